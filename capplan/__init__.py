@@ -1,0 +1,43 @@
+"""Capacity planning for AI inference: from a traffic trace to limits a review can sign.
+
+The package is lazy: a name is imported from its module when it is first used, so that
+``import capplan`` and ``capplan --help`` stay fast.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DataError": "capplan.schema",
+    "Trace": "capplan.traffic.trace",
+    "read_trace": "capplan.traffic.readers",
+    "profile": "capplan.traffic.profile",
+    "draw": "capplan.traffic.draw",
+    "Scenario": "capplan.scenario",
+    "load_scenario": "capplan.scenario.files",
+    "allocate": "capplan.budget",
+    "RunResult": "capplan.results",
+    "simulate": "capplan.simulation",
+    "judge": "capplan.slo",
+    "sweep": "capplan.sweep",
+    "size": "capplan.sizing",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``name`` from its home module on first use; AttributeError if there is none."""
+    if name not in _HOME:
+        msg = f"module 'capplan' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted({*globals(), *__all__})

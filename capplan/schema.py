@@ -1,0 +1,162 @@
+"""Columns, units, checks and the one error for bad files and tables.
+
+A :class:`Column` feeds validation, the data dictionary and axis titles, so the three cannot
+disagree. This module imports neither pandas nor numpy: it is loaded by ``capplan --help``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["float", "int", "str", "bool", "list"]
+
+
+class DataError(ValueError):
+    """A file, field, table or server answer that breaks a rule.
+
+    The message has one form: ``where: field: rule, got value``; parts that do not apply are
+    left out.
+
+    >>> str(DataError("a finite number", where="t.csv", field="arrival_s", value="abc"))
+    "t.csv: arrival_s: a finite number, got 'abc'"
+    """
+
+    def __init__(
+        self, rule: str, *, where: object = None, field: str | None = None, value: object = ...
+    ) -> None:
+        self.rule = rule
+        self.where = None if where is None else str(where)
+        self.field = field
+        self.value = value
+        got = "" if value is ... else f", got {value!r}"
+        super().__init__(": ".join(part for part in (self.where, field, f"{rule}{got}") if part))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its name, unit (``""`` = none), meaning and kind of value.
+
+    ``required`` columns must be present and, for numbers, not NaN.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    kind: Kind = "float"
+    required: bool = False
+
+    @property
+    def title(self) -> str:
+        """Axis title: the meaning and the unit.
+
+        >>> Column("ttft_s", "s", "time to first token").title
+        'time to first token (s)'
+        """
+        return f"{self.meaning} ({self.unit})" if self.unit else self.meaning
+
+
+TRACE: tuple[Column, ...] = (
+    Column("request_id", "", "request", "str"),
+    Column("arrival_s", "s", "arrival, from the start of the trace", required=True),
+    Column("prompt_tokens", "tokens", "prompt length", "int", required=True),
+    Column("output_tokens", "tokens", "output length", "int", required=True),
+    Column("request_class", "", "request class", "str"),
+    Column("tenant", "", "tenant", "str"),
+    Column("session", "", "session or conversation", "str"),
+    Column("priority", "", "priority, lower is served first", "int"),
+    Column("streaming", "", "answer is streamed", "bool"),
+    Column("deadline_s", "s", "deadline of the caller, from arrival"),
+    Column("size", "", "size of a request that is not made of tokens"),
+    Column("prefix_blocks", "", "ids of the prompt's prefix blocks", "list"),
+)
+"""One row per request. Columns that are not required are absent where the source lacks them."""
+
+REQUESTS: tuple[Column, ...] = (
+    Column("request_id", "", "request", "str", required=True),
+    Column("attempt", "", "attempt, from 1", "int", required=True),
+    Column("request_class", "", "request class", "str", required=True),
+    Column("tenant", "", "tenant", "str"),
+    Column("priority", "", "priority, lower is served first", "int"),
+    Column("session", "", "session or conversation", "str"),
+    Column("streaming", "", "answer is streamed", "bool"),
+    Column("deadline_s", "s", "deadline of the caller, from the first intended start"),
+    Column("size", "", "size of a request that is not made of tokens"),
+    Column("intended_start_s", "s", "when the caller wanted to send this attempt", required=True),
+    Column("sent_s", "s", "when the attempt was sent"),
+    Column("gateway_in_s", "s", "arrival at the gateway"),
+    Column("gateway_admitted_s", "s", "left the gateway's own queue"),
+    Column("service_queue_in_s", "s", "arrival at the pool's service queue"),
+    Column("scheduler_queue_in_s", "s", "arrival at the replica's scheduler queue"),
+    Column("batch_in_s", "s", "first scheduled into a batch"),
+    Column("prefill_end_s", "s", "first token made at the replica"),
+    Column("decode_end_s", "s", "last token made at the replica"),
+    Column("first_token_s", "s", "first token at the caller"),
+    Column("finish_s", "s", "end of the attempt at the caller, whatever its outcome"),
+    Column("batch_window_s", "s", "part of the scheduler wait spent waiting for the batch window"),
+    Column("network_s", "s", "time on the network, there and back"),
+    Column("prompt_tokens", "tokens", "prompt length", "int"),
+    Column("cached_tokens", "tokens", "prompt tokens found in the prefix cache", "int"),
+    Column("output_tokens", "tokens", "output tokens delivered", "int"),
+    Column("wasted_tokens", "tokens", "tokens computed for an attempt that did not succeed", "int"),
+    Column("batch_id", "", "batch in which the attempt was first scheduled", "int"),
+    Column("batch_size", "", "sequences in that batch", "int"),
+    Column("degraded", "", "answer degraded by a protective action", "bool"),
+    Column("outcome", "", "outcome", "str", required=True),
+    Column("outcome_layer", "", "layer that decided the outcome", "str"),
+    Column("reason", "", "why the outcome was not a success", "str"),
+    Column("replica", "", "replica that served the attempt", "str"),
+)
+"""One row per attempt. Times count from the start of the run; a moment not reached is NaN."""
+
+TIMELINE: tuple[Column, ...] = (
+    Column("time_s", "s", "time from the start of the run", required=True),
+    Column("layer", "", "layer", "str", required=True),
+    Column("replica", "", "replica, empty for a layer without replicas", "str", required=True),
+    Column("metric", "", "metric", "str", required=True),
+    Column("value", "", "value", required=True),
+)
+"""One row per observation of a metric of a layer."""
+
+OUTCOMES = ("succeeded", "rejected", "timed_out", "cancelled", "failed", "in_flight")
+LAYERS = (
+    "caller",
+    "network",
+    "gateway",
+    "service_queue",
+    "scheduler_queue",
+    "batch_window",
+    "prefill",
+    "decode",
+)
+"""The layers a request passes, outermost first; values of ``outcome_layer`` and ``layer``."""
+
+
+def names(table: Iterable[Column]) -> list[str]:
+    """Return the column names of a table, in order."""
+    return [column.name for column in table]
+
+
+def dictionary(table: Iterable[Column]) -> pd.DataFrame:
+    """Return the data dictionary of a table: one row per column."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [(c.name, c.unit, c.kind, c.required, c.meaning) for c in table],
+        columns=["name", "unit", "kind", "required", "meaning"],
+    )
+
+
+def require_columns(
+    frame: pd.DataFrame, columns: Iterable[str], *, where: object = "table"
+) -> None:
+    """Check that every named column is present; raises :class:`DataError` naming the missing."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise DataError(
+            "a required column", where=where, field=", ".join(missing), value="nothing"
+        )
