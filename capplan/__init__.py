@@ -25,7 +25,7 @@ _HOME = {
     "size": "capplan.sizing",
 }
 
-__all__ = sorted(_HOME)
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -157,6 +157,4 @@ def require_columns(
     """Check that every named column is present; raises :class:`DataError` naming the missing."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        raise DataError(
-            "a required column", where=where, field=", ".join(missing), value="nothing"
-        )
+        raise DataError("a required column", where=where, field=", ".join(missing), value="nothing")

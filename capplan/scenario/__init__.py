@@ -1,0 +1,148 @@
+"""Everything that can be asked: classes, traffic, layers, pools, faults, the budget's rule.
+
+A :class:`Scenario` is read from YAML by :func:`capplan.scenario.files.load_scenario`; variation is
+:func:`capplan.scenario.files.with_values`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.budgeting import BudgetRule, Weights
+from capplan.scenario.classes import (
+    FixedLength,
+    Length,
+    LognormalLength,
+    Promises,
+    RequestClass,
+    Retry,
+    Tenant,
+)
+from capplan.scenario.layers import Gateway, Network, Queue, RateLimit, Router
+from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
+from capplan.scenario.pools import (
+    ContinuousBatching,
+    Crash,
+    DynamicBatching,
+    Fault,
+    LinearStep,
+    Pool,
+    RooflineStep,
+    ServiceLaw,
+)
+from capplan.scenario.traffic import (
+    ClassRule,
+    Even,
+    GammaGaps,
+    Poisson,
+    Replay,
+    Spike,
+    Steady,
+    Step,
+    Traffic,
+)
+
+__all__ = [
+    "BudgetRule",
+    "ClassRule",
+    "ContinuousBatching",
+    "Crash",
+    "DynamicBatching",
+    "Even",
+    "Fault",
+    "FixedLength",
+    "GammaGaps",
+    "Gateway",
+    "Length",
+    "LinearStep",
+    "LognormalLength",
+    "Network",
+    "Origin",
+    "Part",
+    "Poisson",
+    "Pool",
+    "Promises",
+    "Queue",
+    "RateLimit",
+    "Replay",
+    "RequestClass",
+    "Retry",
+    "RooflineStep",
+    "Router",
+    "Scenario",
+    "ServiceLaw",
+    "Spike",
+    "Steady",
+    "Step",
+    "Tenant",
+    "Traffic",
+    "Weights",
+    "origin",
+]
+
+
+class Scenario(Part):
+    """One question to the model: who asks, through which layers, served by which pools.
+
+    ``requests`` caps the number of requests drawn. ``replicas`` is a shorthand for the replicas
+    of the primary pool (that of the default class).
+    """
+
+    name: Name
+    description: str = ""
+    requests: Count | None = None
+    replicas: Count | None = None
+    warmup_s: Seconds = 0.0
+    """Requests that start earlier are simulated but not judged, s."""
+    drain_s: Seconds = 600.0
+    """How long after the last arrival the run waits for what is in flight, s."""
+    default_class: Name | None = None
+    """Class of requests whose trace names none; None = the first class."""
+    classes: Annotated[tuple[RequestClass, ...], Field(min_length=1)]
+    tenants: tuple[Tenant, ...] = (Tenant(name="all"),)
+    traffic: Traffic
+    network: Network = Network()
+    gateway: Gateway = Gateway()
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
+    faults: tuple[Fault, ...] = ()
+    budget: BudgetRule = BudgetRule()
+
+    @model_validator(mode="after")
+    def _names_exist_once(self) -> Scenario:
+        if self.replicas is not None:
+            msg = "replicas is a shorthand of files and --set; set pools[].replicas"
+            raise ValueError(msg)
+        for field in ("classes", "tenants", "pools"):
+            names = Counter(part.name for part in getattr(self, field))
+            if twice := sorted(name for name, n in names.items() if n > 1):
+                msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
+                raise ValueError(msg)
+        classes = {c.name for c in self.classes}
+        pools = {p.name for p in self.pools}
+        used = [("default_class", self.default_class, classes)]
+        used += [(f"classes.{c.name}.pool", c.pool, pools) for c in self.classes]
+        used += [("faults.pool", fault.pool, pools) for fault in self.faults]
+        used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
+        used += [(f"tenants.{t.name}.classes", c, classes) for t in self.tenants for c in t.classes]
+        for field, name, known in used:
+            if name is not None and name not in known:
+                msg = f"{field}: {name!r} is none of {', '.join(sorted(known))}"
+                raise ValueError(msg)
+        return self
+
+    def request_class(self, name: str | None = None) -> RequestClass:
+        """Return the class of that name (None = the default class); KeyError if there is none."""
+        wanted = name or self.default_class or self.classes[0].name
+        return {c.name: c for c in self.classes}[wanted]
+
+    def pool(self, name: str | None = None) -> Pool:
+        """Return the pool of that name (None = the primary pool); KeyError if there is none."""
+        wanted = name or self.request_class().pool or self.pools[0].name
+        return {p.name: p for p in self.pools}[wanted]
+
+    def pool_of(self, request_class: str) -> Pool:
+        """Return the pool that serves a class."""
+        return self.pool(self.request_class(request_class).pool or self.pools[0].name)

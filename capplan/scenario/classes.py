@@ -1,0 +1,153 @@
+"""Who asks and what they were promised: request classes, tenants, callers."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.part import (
+    Count,
+    Fraction,
+    Name,
+    Origin,
+    Part,
+    PositiveSeconds,
+    Quantile,
+    Seconds,
+)
+
+
+class Promises(Part):
+    """What a class was promised. ``None`` is "no such promise", never "zero".
+
+    Latency promises (``e2e_s``, ``ttft_s``, ``tpot_s``) hold at ``quantile`` over all requests of
+    the class, a failure counting as +inf; the fractions hold over all its requests. A verdict on
+    any of them needs at least ``min_samples`` requests; where that is not stated, it is the
+    number that leaves ten samples beyond the quantile (see :meth:`samples_needed`).
+    """
+
+    deadline_s: PositiveSeconds | None = None
+    """The caller leaves this long after the first intended start, s."""
+    e2e_s: PositiveSeconds | None = None
+    ttft_s: PositiveSeconds | None = None
+    tpot_s: PositiveSeconds | None = None
+    quantile: Quantile = 0.99
+    availability_fraction: Fraction | None = None
+    """Least share of requests that succeed."""
+    error_rate_fraction: Fraction | None = None
+    """Largest share of requests that are rejected or fail."""
+    timeout_rate_fraction: Fraction | None = None
+    goodput_fraction: Fraction | None = None
+    """Least share of requests that succeed with every per-request promise held."""
+    cost_usd_per_success: Annotated[float, Field(gt=0)] | None = None
+    min_samples: Count | None = None
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+    def samples_needed(self) -> int:
+        """Return how many requests a verdict needs.
+
+        Ten observations beyond the quantile, the usual floor under which an empirical tail
+        quantile is decided by single requests.
+        Source: Law, "Simulation Modeling and Analysis", 5th ed., 2015, section 9.5.3.
+
+        >>> Promises(quantile=0.99).samples_needed()
+        1000
+        """
+        if self.min_samples is not None:
+            return self.min_samples
+        return math.ceil(round(10 / (1 - self.quantile), 6))
+
+
+class Retry(Part):
+    """How callers of a class try again.
+
+    Attempt ``n + 1`` starts ``backoff_s × multiplier^(n - 1)`` after attempt ``n`` ended, at most
+    ``max_backoff_s``; with ``jitter`` it is uniform between 0 and that (full jitter).
+    Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    """
+
+    max_attempts: Count = 1
+    attempt_timeout_s: PositiveSeconds | None = None
+    """The caller gives up one attempt after this, s; None = only the deadline ends it."""
+    backoff_s: Seconds = 0.0
+    multiplier: Annotated[float, Field(ge=1)] = 1.0
+    max_backoff_s: PositiveSeconds = 60.0
+    jitter: bool = False
+    retry_on: tuple[Literal["rejected", "timed_out", "failed"], ...] = ("rejected", "failed")
+    honour_retry_after: bool = True
+
+    def backoff_before(self, attempt: int) -> float:
+        """Return the longest wait before an attempt (the first is 1 and waits 0), s.
+
+        >>> [Retry(backoff_s=1, multiplier=2).backoff_before(n) for n in (1, 2, 3)]
+        [0.0, 1.0, 2.0]
+        """
+        if attempt <= 1:
+            return 0.0
+        return min(self.backoff_s * self.multiplier ** (attempt - 2), self.max_backoff_s)
+
+
+class FixedLength(Part):
+    """Every length the same. A conclusion drawn from it says nothing of other lengths."""
+
+    kind: Literal["fixed"] = "fixed"
+    tokens: Count
+
+
+class LognormalLength(Part):
+    """Log-normal length by its median and 95th percentile, rounded up, cut at ``max_tokens``.
+
+    A draw beyond ``max_tokens`` is drawn again, so no mass piles up at the limit.
+    """
+
+    kind: Literal["lognormal"] = "lognormal"
+    p50_tokens: Count
+    p95_tokens: Count
+    max_tokens: Count = 131_072
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LognormalLength:
+        if not self.p50_tokens <= self.p95_tokens <= self.max_tokens:
+            msg = "p50_tokens <= p95_tokens <= max_tokens must hold"
+            raise ValueError(msg)
+        return self
+
+
+Length = Annotated[FixedLength | LognormalLength, Field(discriminator="kind")]
+
+
+class RequestClass(Part):
+    """Requests that share a purpose, promises and a pool."""
+
+    name: Name
+    owner: str = ""
+    pool: Name | None = None
+    """The pool that serves the class; None = the scenario's first."""
+    priority: int = 0
+    """Lower is served first, as in vLLM's priority scheduling."""
+    streaming: bool = True
+    sheddable: bool = False
+    """May be given up first when not everything can be served."""
+    promises: Promises = Promises()
+    retry: Retry = Retry()
+    share: Annotated[float, Field(gt=0)] = 1.0
+    """Weight among the classes, where traffic is drawn from laws instead of a trace."""
+    prompt_tokens: Length = LognormalLength(p50_tokens=1020, p95_tokens=4083)
+    output_tokens: Length = LognormalLength(p50_tokens=129, p95_tokens=451)
+    """Length laws for drawn traffic. Defaults: token quantiles of the Azure LLM inference trace
+    2023, conversation hour (Patel et al., "Splitwise", ISCA 2024, artefact data)."""
+    length_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    """Correlation of the logarithms of prompt and output length in drawn traffic."""
+    prefix_tokens: Annotated[int, Field(ge=0)] = 0
+    """Length of a prefix that all requests of one tenant share, tokens."""
+
+
+class Tenant(Part):
+    """A customer or team: its share of each class's requests."""
+
+    name: Name
+    share: Annotated[float, Field(gt=0)] = 1.0
+    classes: tuple[Name, ...] = ()
+    """The classes it uses; empty = all."""

@@ -1,0 +1,221 @@
+"""Scenario files: read with one clear error, vary by dotted path, write."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from capplan.bundled import data_path
+from capplan.scenario import Scenario
+from capplan.schema import DataError
+
+
+def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) -> Scenario:
+    """Read a scenario from YAML (or JSON), with ``values`` set by dotted path first.
+
+    ``path`` may also be the name of a bundled scenario, ``chat-service`` or
+    ``chat-service.yaml``. A relative ``traffic.trace`` counts from the file's folder.
+    Raises :class:`DataError` naming file, field, rule and value.
+    """
+    file = _find(path)
+    data = read_yaml(file)
+    if not isinstance(data, dict):
+        raise DataError("a mapping of fields", where=file, value=type(data).__name__)
+    data = set_values(data, values or {}, where=file)
+    traffic = data.get("traffic")
+    if isinstance(traffic, dict):
+        data = {**data, "traffic": {**traffic, "trace": _resolve(traffic.get("trace"), file)}}
+    return validate(data, where=file)
+
+
+def with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
+    """Return the scenario with fields changed by dotted path, checked again.
+
+    >>> from capplan.scenario.files import load_scenario
+    >>> base = load_scenario("benchmark")
+    >>> with_values(base, {"replicas": 3, "gateway.concurrency": 64}).pool().replicas
+    3
+    """
+    data = scenario.model_dump(mode="json", exclude_unset=True)
+    return validate(set_values(data, values, where=scenario.name), where=scenario.name)
+
+
+def validate(data: Mapping[str, Any], *, where: object) -> Scenario:
+    """Check raw data and return the scenario; every broken rule is in the one error."""
+    try:
+        return Scenario.model_validate_json(json.dumps(_apply_replicas(data)))
+    except ValidationError as err:
+        raise _data_error(err, data, where) from err
+    except (TypeError, ValueError) as err:
+        raise DataError(str(err), where=where) from err
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML 1.2 file; duplicate keys and syntax errors are errors."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as err:
+        raise DataError("an existing file", where=path) from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise DataError(f"a readable UTF-8 file ({err})", where=path) from err
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as err:
+        problem = " ".join(str(err).split())
+        raise DataError(f"valid YAML ({problem})", where=path) from err
+
+
+def write_scenario(scenario: Scenario) -> str:
+    """Return the scenario as YAML text that :func:`load_scenario` reads back to an equal one."""
+    from ruamel.yaml import YAML
+
+    out = StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(scenario.model_dump(mode="json", exclude_unset=True), out)
+    return out.getvalue()
+
+
+def scenario_hash(scenario: Scenario) -> str:
+    """Return the SHA-256 of the scenario's values, defaults included, as hex digits."""
+    text = json.dumps(scenario.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def set_values(data: Any, values: Mapping[str, Any], *, where: object) -> Any:
+    """Return raw data with each dotted path set; list entries go by name or index."""
+    for path, value in values.items():
+        data = _set(data, path.split("."), value, where=where, path=path)
+    return data
+
+
+def parse_value(text: str) -> Any:
+    """Return the YAML value of a ``--set FIELD=VALUE`` text.
+
+    >>> parse_value("3"), parse_value("null"), parse_value("fifo")
+    (3, None, 'fifo')
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as err:
+        raise DataError("a YAML value", value=text) from err
+
+
+def _set(data: Any, keys: list[str], value: Any, *, where: object, path: str) -> Any:
+    key, rest = keys[0], keys[1:]
+    if isinstance(data, list):
+        index = _index(data, key)
+        if index is None:
+            known = ", ".join(str(e.get("name")) for e in data if isinstance(e, dict))
+            raise DataError(f"{key!r} to be one of {known or 'nothing'}", where=where, field=path)
+        new = _set(data[index], rest, value, where=where, path=path) if rest else value
+        return [*data[:index], new, *data[index + 1 :]]
+    if data is not None and not isinstance(data, dict):
+        raise DataError(f"a part that has a field {key!r}", where=where, field=path, value=data)
+    inner = (data or {}).get(key)
+    new = _set(inner, rest, value, where=where, path=path) if rest else value
+    return {**(data or {}), key: new}
+
+
+def _index(entries: list[Any], key: str) -> int | None:
+    for i, entry in enumerate(entries):
+        if isinstance(entry, dict) and entry.get("name") == key:
+            return i
+    return int(key) if key.isdigit() and int(key) < len(entries) else None
+
+
+def _find(path: str | Path) -> Path:
+    file = Path(path)
+    if file.exists():
+        return file
+    if file.parent == Path():
+        bundled = data_path("scenarios") / file.with_suffix(".yaml").name
+        if bundled.exists():
+            return bundled
+    raise DataError("an existing scenario file or the name of a bundled one", where=path)
+
+
+def _resolve(trace: Any, file: Path) -> Any:
+    if not isinstance(trace, str) or trace == "sample" or Path(trace).is_absolute():
+        return trace
+    return str((file.parent / trace).resolve())
+
+
+def _data_error(err: ValidationError, data: Any, where: object) -> DataError:
+    first, *others = _told_once(err.errors(include_url=False))
+    lines = [f"{_field(e['loc'], data)}: {_rule(e)}" for e in others[:5]]
+    more = f" (and {len(others)} more: {'; '.join(lines)})" if others else ""
+    return DataError(
+        _rule(first) + more,
+        where=where,
+        field=_field(first["loc"], data) or None,
+        value=... if first["type"] == "missing" or not first["loc"] else first["input"],
+    )
+
+
+def _told_once(errors: list[Any]) -> list[Any]:
+    """Leave out "too short" for a list that is only short because its entries are in error."""
+    return [
+        e
+        for e in errors
+        if e["type"] != "too_short"
+        or not any(
+            len(o["loc"]) > len(e["loc"]) and o["loc"][: len(e["loc"])] == e["loc"] for o in errors
+        )
+    ]
+
+
+def _rule(error: Any) -> str:
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return text[0].lower() + text[1:]
+
+
+def _field(loc: tuple[int | str, ...], data: Any) -> str:
+    """Return the dotted path of an error; entries by name, union tags left out."""
+    path: list[str] = []
+    for i, part in enumerate(loc):
+        inside = isinstance(data, dict) and part in data
+        if isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+            named = data.get("name") if isinstance(data, dict) else None
+            path.append(str(named or part))
+        elif inside or i == len(loc) - 1:
+            path.append(str(part))
+            data = data[part] if inside else None
+    return ".".join(path)
+
+
+def _apply_replicas(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write the shorthand ``replicas`` into the primary pool, so that there is one truth."""
+    pools = data.get("pools")
+    index = _primary_pool_index(data)
+    if data.get("replicas") is None or index is None or not isinstance(pools, list):
+        return data
+    changed = {**pools[index], "replicas": data["replicas"]}
+    rest = {key: value for key, value in data.items() if key != "replicas"}
+    return {**rest, "pools": [*pools[:index], changed, *pools[index + 1 :]]}
+
+
+def _primary_pool_index(data: Mapping[str, Any]) -> int | None:
+    """Return the index of the default class's pool; None if the data can't tell."""
+    classes, pools = data.get("classes"), data.get("pools")
+    lists = [entries for entries in (classes, pools) if isinstance(entries, list) and entries]
+    if len(lists) < 2 or not all(isinstance(e, dict) for entries in lists for e in entries):  # noqa: PLR2004
+        return None
+    wanted = data.get("default_class") or lists[0][0].get("name")
+    pool = next((c.get("pool") for c in lists[0] if c.get("name") == wanted), None)
+    names = [p.get("name") for p in lists[1]]
+    return names.index(pool) if pool in names else 0

@@ -1,0 +1,72 @@
+"""The layers in front of a pool, each with an owner, limits and a protective action."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Rate, Seconds
+
+Order = Literal["fifo", "priority"]
+
+
+class Network(Part):
+    """Time between caller and gateway, one way."""
+
+    owner: str = ""
+    one_way_s: Seconds = 0.0
+
+
+class Queue(Part):
+    """One queue: how many may wait, how long, in which order, and what a refusal says.
+
+    ``length`` None is an unlimited queue and ``wait_limit_s`` None an unlimited wait: both are
+    findings of the budget. A request refused for length is *rejected* (``status``, Retry-After
+    ``retry_after_s``); one that waited past the limit is *timed out*.
+    """
+
+    owner: str = ""
+    length: Annotated[int, Field(ge=0)] | None = None
+    wait_limit_s: PositiveSeconds | None = None
+    order: Order = "fifo"
+    status: Literal[429, 503] = 503
+    retry_after_s: Seconds = 1.0
+
+
+class RateLimit(Part):
+    """Token bucket: ``rate_rps`` tokens a second, at most ``burst`` saved; one request one token.
+
+    A request that finds no token is rejected with 429.
+    """
+
+    rate_rps: Rate
+    burst: Count = 1
+
+
+class Gateway(Part):
+    """The gateway: rate limit, then concurrency with its own queue, then overhead.
+
+    ``concurrency`` limits the requests that the gateway holds open downstream at once.
+    ``overhead_s`` is spent on every request before it is passed on (plug-ins: authentication,
+    logging, rate limit); ``overhead_fraction`` is the share of TTFT and E2E that serialisation
+    takes, so an answer that would take x takes x / (1 - fraction).
+    """
+
+    owner: str = ""
+    rate_limit: RateLimit | None = None
+    concurrency: Count | None = None
+    queue: Queue = Queue(status=429)
+    overhead_s: Seconds = 0.0
+    overhead_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
+
+
+class Router(Part):
+    """Which replica gets the next request, and how many one replica may hold.
+
+    ``max_in_flight`` None passes every request on at once: all waiting then happens in the
+    replicas' scheduler queues and the service queue protects nothing.
+    """
+
+    policy: Literal["round_robin", "least_in_flight", "random"] = "least_in_flight"
+    max_in_flight: Count | None = None

@@ -1,0 +1,34 @@
+"""The base of everything that is configured from a file, and where each value comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Origin = Literal["promise", "measured", "default"]
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Quantile = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=80)]
+
+
+class Part(BaseModel):
+    """A frozen part of a scenario: unknown fields, wrong types and NaN are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def origin(part: Part, field: str) -> Origin:
+    """Return where a value comes from: ``promise`` if the file states it, else ``default``.
+
+    A part may say better in its own ``origins`` mapping, for example ``{"ttft_s": "measured"}``.
+    """
+    stated: dict[str, Origin] = getattr(part, "origins", {})
+    if field in stated:
+        return stated[field]
+    return "promise" if field in part.model_fields_set else "default"

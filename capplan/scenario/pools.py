@@ -1,0 +1,135 @@
+"""Pools of replicas: how a replica batches and how long a step takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.layers import Queue, Router
+from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class LinearStep(Part):
+    """Step time linear in what the step computes.
+
+    seconds = base_s + per_prefill_token_s · prefill tokens + per_sequence_s · decoding sequences
+    + per_context_token_s · context tokens of the decoding sequences.
+    """
+
+    kind: Literal["linear"] = "linear"
+    base_s: PositiveSeconds
+    per_prefill_token_s: NonNegative
+    per_sequence_s: NonNegative
+    per_context_token_s: NonNegative
+
+
+class RooflineStep(Part):
+    """Step time from the accelerator's and the model's own numbers; see ``capplan.replica``."""
+
+    kind: Literal["roofline"] = "roofline"
+    compute_efficiency: Annotated[Fraction, Field(gt=0)] = 0.6
+    memory_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
+    overhead_s: Seconds = 0.002
+    """Scheduler and kernel-launch time of a step that the accelerator idles, s."""
+
+
+StepTime = Annotated[LinearStep | RooflineStep, Field(discriminator="kind")]
+
+
+class ContinuousBatching(Part):
+    """Iteration-level batching with paged KV, as in vLLM V1 (field names are its flags').
+
+    ``max_num_batched_tokens`` is the token budget of a step, ``max_num_seqs`` the most sequences
+    at once. ``kv_blocks`` None derives the number from the accelerator's memory.
+    """
+
+    kind: Literal["continuous"] = "continuous"
+    max_num_seqs: Count = 256
+    max_num_batched_tokens: Count = 2048
+    chunked_prefill: bool = True
+    block_size: Count = 16
+    kv_blocks: Count | None = None
+    gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
+    max_model_len: Count = 8192
+    scheduler: Queue = Queue()
+    step_time: StepTime = RooflineStep()
+
+    @model_validator(mode="after")
+    def _budget_holds_a_prompt(self) -> ContinuousBatching:
+        if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            msg = (
+                "without chunked_prefill, max_num_batched_tokens must be at least max_model_len "
+                f"({self.max_model_len})"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class ServiceLaw(Part):
+    """Service time of one batch: base_s + per_item_s · items + per_size_s · sum of sizes, s."""
+
+    base_s: PositiveSeconds
+    per_item_s: NonNegative = 0.0
+    per_size_s: NonNegative = 0.0
+    exponential: bool = False
+    """Draw each batch's time from an exponential law with this mean (for queueing checks)."""
+
+
+class DynamicBatching(Part):
+    """Server-side batching by size and window, as in Triton.
+
+    A batch starts as soon as the replica is free and either ``max_batch_size`` requests wait or
+    the oldest has waited ``max_queue_delay_s``. The size of a request is its ``size``, else its
+    prompt tokens.
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    max_batch_size: Count = 8
+    max_queue_delay_s: Seconds = 0.0
+    scheduler: Queue = Queue()
+    service: ServiceLaw
+
+
+Batching = Annotated[ContinuousBatching | DynamicBatching, Field(discriminator="kind")]
+
+
+class Pool(Part):
+    """Replicas of one model behind one service queue."""
+
+    name: Name
+    owner: str = ""
+    replicas: Count = 1
+    model: str | None = None
+    accelerator: str | None = None
+    tensor_parallel: Count = 1
+    queue: Queue = Queue()
+    router: Router = Router()
+    batching: Batching
+    price_usd_per_accelerator_hour: Rate | None = None
+    """None = the catalogue's price of the accelerator, or unknown without one."""
+    cold_start_s: Seconds | None = None
+    """From asking for a replica to its first answer, s; None = unknown."""
+
+    @property
+    def accelerators(self) -> int:
+        """Return how many accelerators the pool holds."""
+        return self.replicas * self.tensor_parallel
+
+
+class Crash(Part):
+    """``count`` replicas of a pool stop at ``at_s``; what they ran fails.
+
+    They return empty after ``down_s``; None = they stay away.
+    """
+
+    kind: Literal["crash"] = "crash"
+    pool: Name | None = None
+    at_s: Seconds
+    count: Count = 1
+    down_s: PositiveSeconds | None = None
+
+
+Fault = Crash

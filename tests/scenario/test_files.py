@@ -1,0 +1,99 @@
+"""Scenario files: what is read, varied, written; and the one error for what breaks a rule."""
+
+import pytest
+
+from capplan.scenario.files import (
+    load_scenario,
+    scenario_hash,
+    validate,
+    with_values,
+    write_scenario,
+)
+from capplan.schema import DataError
+
+
+@pytest.fixture(scope="module")
+def benchmark_scenario():
+    return load_scenario("benchmark")
+
+
+def test_a_written_scenario_reads_back_equal(benchmark_scenario, tmp_path):
+    path = tmp_path / "copy.yaml"
+    path.write_text(write_scenario(benchmark_scenario))
+    assert load_scenario(path) == benchmark_scenario
+    assert scenario_hash(load_scenario(path)) == scenario_hash(benchmark_scenario)
+
+
+def test_replicas_is_a_shorthand_for_the_primary_pool(benchmark_scenario):
+    assert with_values(benchmark_scenario, {"replicas": 3}).pool().replicas == 3
+
+
+def test_values_are_set_by_name_and_by_index(benchmark_scenario):
+    by_name = with_values(benchmark_scenario, {"pools.llm.batching.max_num_seqs": 8})
+    by_index = with_values(benchmark_scenario, {"pools.0.batching.max_num_seqs": 8})
+    assert by_name == by_index
+    assert by_name.pool().batching.max_num_seqs == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"pools.llm.batching.max_num_seqs": 0}, "pools.llm.batching.max_num_seqs: input should"),
+        ({"pools.x.replicas": 1}, "pools.x.replicas: 'x' to be one of llm"),
+        ({"gatewy": 1}, "gatewy: extra inputs are not permitted, got 1"),
+        ({"replicas": "three"}, "pools.llm.replicas: input should be a valid integer, got 'three'"),
+        ({"traffic.shape": {"kind": "replay"}}, "shape replay needs a trace"),
+        ({"default_class": "x"}, "default_class: 'x' is none of benchmark"),
+        ({"pools": 3}, "pools: input should be a valid array, got 3"),
+        ({"pools": []}, "pools"),
+        ({"gateway.overhead_s": float("nan")}, "gateway.overhead_s"),
+        ({"classes.benchmark.promises.deadline_s": -1}, "classes.benchmark.promises.deadline_s"),
+    ],
+)
+def test_an_error_names_scenario_field_rule_and_value(benchmark_scenario, values, said):
+    with pytest.raises(DataError) as caught:
+        with_values(benchmark_scenario, values)
+    assert str(caught.value).startswith("benchmark: ")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a mapping of fields"),
+        ("- 1", "a mapping of fields"),
+        ("name: [", "valid YAML"),
+        ("name: a\nname: b", "valid YAML"),
+        ("name: only", "field required"),
+        ("\x00", "valid YAML"),
+    ],
+)
+def test_a_damaged_file_gives_one_clear_error(tmp_path, text, said):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=said) as caught:
+        load_scenario(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_text_is_an_error(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(DataError, match="UTF-8"):
+        load_scenario(path)
+
+
+def test_a_missing_file_says_so(tmp_path):
+    with pytest.raises(DataError, match="an existing scenario file"):
+        load_scenario(tmp_path / "none.yaml")
+
+
+def test_a_relative_trace_counts_from_the_files_folder(benchmark_scenario, tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(write_scenario(with_values(benchmark_scenario, {"traffic.trace": "t.csv"})))
+    assert load_scenario(path).traffic.trace == str(tmp_path / "t.csv")
+
+
+def test_data_that_is_no_json_is_an_error():
+    with pytest.raises(DataError):
+        validate({"name": object()}, where="memory")
