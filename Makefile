@@ -7,8 +7,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.capplan-ready
 
-# The study that `make report` runs, and an optional trace to run it on.
-SCENARIO ?= data/scenarios/chat-service.yaml
+# The study that `make report` runs (a file, or the name of a bundled scenario), and an optional trace to run it on.
+SCENARIO ?= chat-service
 TRACE ?=
 REPORT_FLAGS ?=
 
@@ -80,8 +80,8 @@ $(READY): requirements.lock pyproject.toml
 	  { echo 'this Python lacks venv; on Debian or Ubuntu: apt-get install python3-venv' >&2; exit 1; }
 	@echo 'making $(VENV) from requirements.lock (about a minute)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input \
 	  --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
