@@ -73,6 +73,7 @@ TRACE: tuple[Column, ...] = (
     Column("deadline_s", "s", "deadline of the caller, from arrival"),
     Column("size", "", "size of a request that is not made of tokens"),
     Column("prefix_blocks", "", "ids of the prompt's prefix blocks", "list"),
+    Column("observed_e2e_s", "s", "end-to-end latency the source observed"),
 )
 """One row per request. Columns that are not required are absent where the source lacks them."""
 

@@ -1,0 +1,1 @@
+"""Traffic: traces of requests, their profile, load shapes and draws."""

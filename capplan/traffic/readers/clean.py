@@ -1,0 +1,236 @@
+"""From raw batches to a trace: each row is judged once, and the ledger keeps the books."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from capplan.schema import TRACE, DataError, names
+from capplan.traffic.ledger import REASONS, Ledger
+from capplan.traffic.readers import times as t
+from capplan.traffic.readers import values as v
+from capplan.traffic.readers.layouts import Layout
+from capplan.traffic.readers.raw import RawBatch
+from capplan.traffic.readers.spread import spread_times
+from capplan.traffic.trace import Trace, from_frame
+
+LABELS = ("request_id", "request_class", "tenant", "session")
+REALS = ("deadline_s", "size", "observed_e2e_s")
+Mask = npt.NDArray[np.bool_]
+
+
+class Cleaner:
+    """Collects the usable rows of raw batches; :meth:`trace` puts them in order."""
+
+    def __init__(self, layout: Layout, path: Path) -> None:
+        self.layout = layout
+        self.path = path
+        self.read = 0
+        self.dropped: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+        self._times: list[t.Times] = []
+        self._parts: list[dict[str, Any]] = []
+        self._sizes: list[int] = []
+
+    def add(self, batch: RawBatch) -> None:
+        """Judge the rows of a batch and keep the good ones."""
+        self.read += batch.rows + sum(batch.lost.values())
+        self.dropped.update(batch.lost)
+        if not batch.rows:
+            return
+        times = t.read_times(batch.columns["arrival_s"])
+        prompt = v.token_counts(batch.columns["prompt_tokens"])
+        output = v.token_counts(batch.columns["output_tokens"])
+        self._count("thousands_separator", prompt.grouped + output.grouped)
+        alive = self._judge(batch, times, prompt, output)
+        part = {"prompt_tokens": prompt.values[alive], "output_tokens": output.values[alive]}
+        part |= self._optional(batch, alive)
+        self._times.append(times.keep(alive))
+        self._parts.append(part)
+        self._sizes.append(int(alive.sum()))
+
+    def _judge(self, batch: RawBatch, times: t.Times, prompt: v.Parsed, output: v.Parsed) -> Mask:
+        alive = np.ones(batch.rows, np.bool_)
+
+        def drop(reason: str, mask: Mask) -> None:
+            self.dropped[reason] += int((alive & mask).sum())
+            alive[mask] = False
+
+        if batch.drops is not None:
+            for reason in sorted(set(batch.drops) - {""}):
+                drop(reason, batch.drops == reason)
+        drop("missing_time", times.kind == t.GONE)
+        drop("unparseable", times.kind == t.BROKEN)
+        drop("missing_tokens", (prompt.state == v.MISSING) | (output.state == v.MISSING))
+        drop("unparseable", (prompt.state == v.BAD) | (output.state == v.BAD))
+        early = (times.kind == t.NUMBER) & (times.values < 0)
+        drop("negative", early | (prompt.values < 0) | (output.values < 0))
+        if self.layout.zero_reason is not None:
+            zero = (prompt.values == 0) | (output.values == 0)
+            if "size" in batch.columns:
+                zero &= v.numbers(batch.columns["size"]).state != v.OK
+            drop(self.layout.zero_reason, zero)
+        return alive
+
+    def _optional(self, batch: RawBatch, alive: Mask) -> dict[str, Any]:
+        import pyarrow as pa
+
+        part: dict[str, Any] = {}
+        keep = pa.array(alive)
+        for name, array in batch.columns.items():
+            if name in LABELS:
+                part[name] = v.labels(array).filter(keep)
+            elif name in REALS or name == "priority":
+                part[name] = self._reals(name, array, alive)
+            elif name == "streaming":
+                parsed = v.flags(array)
+                self._count("streaming_unparseable", int((parsed.state[alive] == v.BAD).sum()))
+                known = parsed.values.astype(object)
+                known[parsed.state != v.OK] = None
+                part[name] = known[alive]
+            elif name == "prefix_blocks":
+                part[name] = v.plain(array).filter(keep)
+        return part
+
+    def _reals(self, name: str, array: Any, alive: Mask) -> npt.NDArray[np.float64]:
+        parsed = v.numbers(array)
+        values = np.where(parsed.state == v.OK, parsed.values, np.nan).astype(np.float64)
+        self._count(f"{name}_unparseable", int((parsed.state[alive] == v.BAD).sum()))
+        if name != "priority":
+            below = values < 0
+            self._count(f"{name}_negative", int((below & alive).sum()))
+            values[below] = np.nan
+        else:
+            values[values != np.floor(values)] = np.nan
+        kept: npt.NDArray[np.float64] = (
+            values[alive] / t.UNITS_PER_S[self.layout.units.get(name, "s")]
+        )
+        return kept
+
+    def _count(self, change: str, n: int) -> None:
+        if n:
+            self.changed[change] += n
+
+    def trace(self, *, seed: int, spread: bool | float | None, sha256: str | None) -> Trace:
+        """Return the kept rows in order of arrival.
+
+        Raises
+        ------
+        DataError
+            When no row is left; the message has the ledger's reasons.
+        """
+        self._need_rows(sum(self._sizes))
+        arrivals = self._arrivals()
+        good = arrivals.good
+        self.dropped["other_time_unit"] += int((~good).sum())
+        table = self._table(arrivals.seconds)
+        table = table[good] if not good.all() else table
+        table = self._without_duplicates(table)
+        self._need_rows(len(table))
+        notes = [*self.layout.notes, *arrivals.notes]
+        ordered = from_frame(table, source=self.path.name)
+        frame = ordered.frame
+        if not self.layout.exact_times or spread not in (None, False):
+            frame, said = spread_times(frame, spread=spread, seed=seed)
+            notes += [said] if said else []
+            self._count("times_spread", len(frame) if said else 0)
+        return replace(
+            ordered,
+            frame=frame,
+            ledger=self._ledger(len(frame), ordered.ledger.changed),
+            format=self.layout.format,
+            start=arrivals.start,
+            notes=tuple(notes),
+            sha256=sha256,
+            prefix_block_tokens=self.layout.prefix_block_tokens,
+        )
+
+    def _ledger(self, kept: int, changed: Mapping[str, int]) -> Ledger:
+        dropped = {reason: self.dropped[reason] for reason in REASONS if self.dropped[reason]}
+        return Ledger(
+            read=self.read, kept=kept, dropped=dropped, changed={**changed, **self.changed}
+        )
+
+    def _need_rows(self, kept: int) -> None:
+        if kept:
+            return
+        why = ", ".join(f"{reason} {n}" for reason, n in self.dropped.items() if n)
+        value = f"{self.read} rows, dropped: {why}" if self.read else "0 rows"
+        raise DataError("at least one usable request", where=self.path, value=value)
+
+    def _arrivals(self) -> t.Arrivals:
+        parts = [times for times in self._times if len(times.kind)]
+        times = t.Times(
+            kind=np.concatenate([part.kind for part in parts]),
+            values=np.concatenate([part.values for part in parts]),
+        )
+        self._times.clear()
+        unit = self.layout.units.get("arrival_s")
+        exact = self.layout.exact_times
+        return t.arrivals(times, unit=unit, exact=exact, where=str(self.path))
+
+    def _table(self, seconds: npt.NDArray[np.float64]) -> Any:
+        import pandas as pd
+
+        columns: dict[str, Any] = {"arrival_s": seconds}
+        present = {name for part in self._parts for name in part}
+        for name in (n for n in names(TRACE) if n in present):
+            columns[name] = self._joined(name)
+        self._parts.clear()
+        ordered = {name: columns[name] for name in names(TRACE) if name in columns}
+        return pd.DataFrame(ordered, copy=False)
+
+    def _joined(self, name: str) -> Any:
+        import pandas as pd
+        import pyarrow as pa
+
+        sizes = self._sizes
+        pieces = [part.pop(name, None) for part in self._parts]
+        if name in LABELS:
+            chunks = [p if p is not None else pa.nulls(n, pa.string())
+                      for p, n in zip(pieces, sizes, strict=True)]  # fmt: skip
+            return pd.Series(pd.array(pa.chunked_array(chunks, pa.string()), dtype="str"))
+        if name == "prefix_blocks":
+            return _blocks(pieces, sizes)
+        filler = None if name == "streaming" else np.nan
+        filled = [p if p is not None else np.full(n, filler)
+                  for p, n in zip(pieces, sizes, strict=True)]  # fmt: skip
+        return np.concatenate(filled)
+
+    def _without_duplicates(self, table: Any) -> Any:
+        if "request_id" not in table:
+            return table
+        again = table["request_id"].duplicated() & table["request_id"].notna()
+        self.dropped["duplicate_id"] += int(again.sum())
+        return table[~again] if again.any() else table
+
+
+def _blocks(pieces: list[Any], sizes: list[int]) -> Any:
+    """Return one int64 array of block ids per row; ids that are text are numbered."""
+    import pandas as pd
+    import pyarrow as pa
+
+    rows = np.empty(sum(sizes), object)
+    numbered: dict[Any, int] = {}
+    at = 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        nested = piece is not None and pa.types.is_list(piece.type)
+        flat = piece.flatten() if nested else None
+        if flat is not None and pa.types.is_integer(flat.type) and not flat.null_count:
+            flat = flat.cast(pa.int64(), safe=False).to_numpy()
+            ends = piece.offsets.to_numpy() - piece.offsets[0].as_py()
+            for i in range(size):
+                rows[at + i] = flat[ends[i] : ends[i + 1]]
+        else:
+            lists = piece.to_pylist() if nested else [None] * size
+            for i, ids in enumerate(lists):
+                found = [numbered.setdefault(x, len(numbered)) for x in ids or []]
+                rows[at + i] = np.array(found, np.int64)
+        at += size
+    return pd.Series(rows, dtype=object)

@@ -1,0 +1,42 @@
+"""Parquet: row groups streamed in batches, only the columns that are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from capplan.schema import DataError
+from capplan.traffic.readers.raw import RawBatch
+
+BATCH_ROWS = 1 << 18
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError) as err:
+        raise DataError("a readable Parquet file", where=path, value=str(err)) from err
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of the top-level columns; :class:`DataError` for a broken file."""
+    with _opened(path) as file:
+        return [str(name) for name in file.schema_arrow.names]
+
+
+def batches(path: Path, columns: Mapping[str, str]) -> Iterator[RawBatch]:
+    """Yield the rows of a Parquet file; ``columns`` maps our columns to the file's."""
+    with _opened(path) as file:
+        needed = list(dict.fromkeys(columns.values()))
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=needed):
+            arrays = {ours: batch.column(theirs) for ours, theirs in columns.items()}
+            yield RawBatch(columns=arrays, rows=batch.num_rows)

@@ -1,0 +1,105 @@
+"""JSON lines: one object per line; a blank line is no row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from capplan.traffic.readers import files
+from capplan.traffic.readers.raw import RawBatch, block_array, text_array
+
+
+def parse(line: bytes) -> Any:
+    """Return the JSON value of a line, or None when there is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def first_record(head: bytes) -> dict[str, Any] | None:
+    """Return the first object among the first lines, or None."""
+    for line in head.split(b"\n"):
+        record = parse(line) if line.strip() else None
+        if isinstance(record, dict):
+            return record
+    return None
+
+
+def reach(record: Any, dotted: str) -> Any:
+    """Return the value at a dotted name, the whole name first; None where there is none.
+
+    >>> reach({"usage": {"prompt_tokens": 3}}, "usage.prompt_tokens")
+    3
+    """
+    if not isinstance(record, dict):
+        return None
+    if dotted in record:
+        return record[dotted]
+    head, dot, rest = dotted.partition(".")
+    return reach(record.get(head), rest) if dot else None
+
+
+def flat_names(record: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the names of a record, those of nested objects dotted.
+
+    >>> flat_names({"id": 1, "usage": {"prompt_tokens": 3}})
+    ['id', 'usage.prompt_tokens']
+    """
+    found: list[str] = []
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        deep = isinstance(value, dict) and prefix.count(".") < 3  # noqa: PLR2004
+        found += flat_names(value, f"{name}.") if deep else [name]
+    return found
+
+
+def batches(
+    path: Path, columns: Mapping[str, str], sample: Mapping[str, Any]
+) -> Iterator[RawBatch]:
+    """Yield the rows of a file; ``columns`` maps our columns to (dotted) names of a record.
+
+    ``sample`` is one record of the file: its types steer the quick parser.
+    """
+    with files.opened(path) as stream:
+        for block in files.blocks(stream):
+            yield _fast(block, columns, sample) or _slow(block, columns)
+
+
+def _fast(block: bytes, columns: Mapping[str, str], sample: Mapping[str, Any]) -> RawBatch | None:
+    """Return the block read by Arrow, or None when it has to be read line by line."""
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    if any(theirs not in sample for theirs in columns.values()):
+        return None
+    texts = [t for t in columns.values() if isinstance(sample[t], str)]
+    try:
+        table = pa_json.read_json(
+            pa.BufferReader(block),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=pa.schema([(t, pa.string()) for t in texts])
+            ),
+        )
+    except (pa.ArrowException, UnicodeDecodeError):
+        return None
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    if table.num_rows != lines or not set(columns.values()) <= set(table.column_names):
+        return None
+    arrays = {ours: table.column(theirs).combine_chunks() for ours, theirs in columns.items()}
+    return RawBatch(columns=arrays, rows=table.num_rows)
+
+
+def _slow(block: bytes, columns: Mapping[str, str]) -> RawBatch:
+    lines = [line for line in block.split(b"\n") if line.strip()]
+    records = [r for r in map(parse, lines) if isinstance(r, dict)]
+    lost = len(lines) - len(records)
+    arrays = {
+        ours: (block_array if ours == "prefix_blocks" else text_array)(
+            [reach(record, theirs) for record in records]
+        )
+        for ours, theirs in columns.items()
+    }
+    return RawBatch(columns=arrays, rows=len(records), lost={"unparseable": lost} if lost else {})

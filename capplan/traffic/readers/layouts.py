@@ -1,0 +1,235 @@
+"""Which column of a file is which of ours, for every format that is a table.
+
+Sources: column names as in the headers of the published files — Azure/AzurePublicDataset (2023,
+2024), HPMLL/BurstGPT, Mutinifni/splitwise-sim, microsoft/vidur, kvcache-ai/Mooncake (FAST'25).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from capplan.schema import TRACE, DataError, names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the columns of one format map to ours.
+
+    Attributes
+    ----------
+    format
+        Name of the format.
+    columns
+        Our column → column of the file; a dotted one reaches into nested objects.
+    units
+        Our column → ``s``, ``ms``, ``us`` or ``ns``.
+    exact_times
+        Times are the trace's own seconds: neither shifted nor spread.
+    zero_reason
+        Ledger reason for a row without prompt or output tokens; None keeps such rows.
+    prefix_block_tokens
+        Tokens in a prefix block.
+    notes
+        Sentences about what the mapping assumes.
+    """
+
+    format: str
+    columns: Mapping[str, str]
+    units: Mapping[str, str] = field(default_factory=dict)
+    exact_times: bool = False
+    zero_reason: str | None = "zero_tokens"
+    prefix_block_tokens: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+AZURE = Layout(
+    format="azure",
+    columns={
+        "arrival_s": "TIMESTAMP",
+        "prompt_tokens": "ContextTokens",
+        "output_tokens": "GeneratedTokens",
+    },
+)
+BURSTGPT = Layout(
+    format="burstgpt",
+    columns={
+        "arrival_s": "Timestamp",
+        "prompt_tokens": "Request tokens",
+        "output_tokens": "Response tokens",
+        "request_class": "Log Type",
+        "session": "Session ID",
+        "tenant": "Model",
+        "observed_e2e_s": "Elapsed time",
+    },
+    units={"arrival_s": "s"},
+    zero_reason="failed",
+    notes=(
+        "The model called stands as the tenant and the log type as the class.",
+        "A row with no tokens is a failed request of the source.",
+    ),
+)
+SPLITWISE = Layout(
+    format="splitwise",
+    columns={
+        "request_id": "request_id",
+        "arrival_s": "arrival_timestamp",
+        "prompt_tokens": "prompt_size",
+        "output_tokens": "token_size",
+        "request_class": "request_type",
+        "tenant": "application_id",
+    },
+    exact_times=True,
+)
+VIDUR = Layout(
+    format="vidur",
+    columns={
+        "arrival_s": "arrived_at",
+        "prompt_tokens": "num_prefill_tokens",
+        "output_tokens": "num_decode_tokens",
+    },
+    exact_times=True,
+)
+MOONCAKE = Layout(
+    format="mooncake",
+    columns={
+        "arrival_s": "timestamp",
+        "prompt_tokens": "input_length",
+        "output_tokens": "output_length",
+        "prefix_blocks": "hash_ids",
+    },
+    units={"arrival_s": "ms"},
+    prefix_block_tokens=512,
+)
+CSV_LAYOUTS = (AZURE, BURSTGPT, SPLITWISE, VIDUR)
+OPTIONAL = frozenset({"tenant", "session", "observed_e2e_s", "request_class", "request_id"})
+
+REQUIRED = tuple(c.name for c in TRACE if c.required)
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "arrival_s": (
+        "arrival_s", "arrival", "arrival_time", "arrived_at", "intended_start_s", "sent_s",
+        "timestamp", "time", "ts", "datetime", "created_at", "created", "start_time",
+        "request_time", "timestamp_ms", "time_ms", "ts_ms", "arrival_ms", "arrival_time_ms",
+        "timestamp_us", "timestamp_ns",
+    ),
+    "prompt_tokens": (
+        "prompt_tokens", "input_tokens", "input_length", "prompt_length", "context_tokens",
+        "num_prefill_tokens", "request_tokens", "contexttokens", "prompt_len", "input_len",
+    ),
+    "output_tokens": (
+        "output_tokens", "completion_tokens", "generated_tokens", "output_length",
+        "num_decode_tokens", "response_tokens", "generatedtokens", "output_len",
+    ),
+    "request_id": ("request_id", "id"),
+    "request_class": ("request_class", "class"),
+    "tenant": ("tenant", "tenant_id"),
+    "session": ("session", "session_id", "conversation_id"),
+    "priority": ("priority",),
+    "streaming": ("streaming", "stream"),
+    "deadline_s": ("deadline_s", "timeout_s", "deadline_ms", "timeout_ms"),
+    "size": ("size",),
+    "prefix_blocks": ("prefix_blocks", "hash_ids"),
+    "observed_e2e_s": ("observed_e2e_s", "e2e_s", "latency_s", "e2e_ms", "latency_ms"),
+}  # fmt: skip
+"""Names under which plain tables hold our columns, our own name first."""
+
+
+def known_layout(columns: Sequence[str]) -> Layout | None:
+    """Return the layout of a published CSV whose header this is, or None."""
+    for layout in CSV_LAYOUTS:
+        needed = {theirs for ours, theirs in layout.columns.items() if ours not in OPTIONAL}
+        if needed <= set(columns):
+            present = {o: t for o, t in layout.columns.items() if t in columns}
+            return replace(layout, columns=present)
+    return None
+
+
+def plain_layout(
+    columns: Sequence[str],
+    *,
+    format: str,
+    where: str,
+    mapping: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
+) -> Layout:
+    """Return the layout of a table with named columns.
+
+    Our own names are taken as they are, then ``mapping`` (ours → theirs), then well-known names
+    of others, which the notes list.
+
+    Raises
+    ------
+    DataError
+        When a required column is not there, a name fits two columns, or a column occurs twice.
+    """
+    check_names(mapping, units, where)
+    found: dict[str, str] = dict(mapping or {})
+    absent = [theirs for theirs in found.values() if theirs not in columns]
+    if absent:
+        rule = f"a column of the file ({_few(columns)})"
+        raise DataError(rule, where=where, field="mapping", value=", ".join(absent))
+    notes: list[str] = []
+    for ours in ALIASES:
+        if ours in found:
+            continue
+        match = _match(ours, columns, taken=set(found.values()), where=where)
+        if match is not None:
+            found[ours] = match
+            if match != ours:
+                notes.append(f"Column {match!r} is read as {ours}.")
+    missing = [ours for ours in REQUIRED if ours not in found]
+    if missing:
+        rule = f"a column for it among {_few(columns)}, or a mapping"
+        raise DataError(rule, where=where, field=", ".join(missing))
+    twice = [name for name, n in Counter(columns).items() if n > 1 and name in found.values()]
+    if twice:
+        raise DataError("each column once", where=where, field=", ".join(twice))
+    return Layout(
+        format=format,
+        columns=found,
+        units={**_units_by_name(found), **(units or {})},
+        exact_times=found["arrival_s"] in ("arrival_s", "intended_start_s", "sent_s"),
+        notes=tuple(notes),
+    )
+
+
+def check_names(
+    mapping: Mapping[str, str] | None, units: Mapping[str, str] | None, where: str
+) -> None:
+    """Check that ``mapping`` and ``units`` speak of columns of ours and of known units."""
+    ours = names(TRACE)
+    for field_name, table in (("mapping", mapping), ("units", units)):
+        for key in table or {}:
+            if key not in ours:
+                rule = f"a column of a trace ({', '.join(ours)})"
+                raise DataError(rule, where=where, field=field_name, value=key)
+    for unit in (units or {}).values():
+        if unit not in ("s", "ms", "us", "ns"):
+            raise DataError("s, ms, us or ns", where=where, field="units", value=unit)
+
+
+def _match(ours: str, columns: Sequence[str], *, taken: set[str], where: str) -> str | None:
+    if ours in columns:
+        return ours
+    wanted = ALIASES[ours]
+    hits = [c for c in dict.fromkeys(columns) if _folded(c) in wanted and c not in taken]
+    if len(hits) > 1:
+        rule = "one column for it; name it in a mapping"
+        raise DataError(rule, where=where, field=ours, value=", ".join(hits))
+    return hits[0] if hits else None
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold().replace(" ", "_").replace("-", "_").replace(".", "_")
+
+
+def _units_by_name(columns: Mapping[str, str]) -> dict[str, str]:
+    ends = {ours: _folded(theirs).rpartition("_")[2] for ours, theirs in columns.items()}
+    timed = ("arrival_s", "deadline_s", "observed_e2e_s")
+    return {o: end for o, end in ends.items() if o in timed and end in ("ms", "us", "ns")}
+
+
+def _few(columns: Sequence[str], most: int = 12) -> str:
+    shown = ", ".join(columns[:most])
+    return shown if len(columns) <= most else f"{shown}, …"

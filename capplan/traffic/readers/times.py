@@ -1,0 +1,226 @@
+"""Arrival times: numbers in some unit, or wall times with or without an offset.
+
+Numbers are told apart by magnitude when no unit is stated: below 10⁸ they are seconds from the
+start; 10⁸–10¹¹, –10¹⁴, –10¹⁷ and above are seconds, ms, µs and ns since 1970. Wall times are
+ISO 8601 with up to nine fractional digits; an offset is honoured, none means UTC, and a file that
+mixes both is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from capplan.schema import DataError
+from capplan.traffic.readers import values as v
+
+GONE, BROKEN, NUMBER, NAIVE, AWARE = 0, 1, 2, 3, 4
+UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+EPOCH_LIMITS = (1e8, 1e11, 1e14, 1e17)
+FEW_FRACTION = 0.01
+_NS = 1_000_000_000
+_ISO = (
+    r"^(1[7-9]\d\d|2[01]\d\d|22[0-5]\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"([T ]([01]\d|2[0-3])(:?[0-5]\d(:?[0-5]\d([.]\d{1,9})?)?)?)?"
+)
+_ZONE = r"(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Times:
+    """Per row a ``kind`` and a value: a number as found, or nanoseconds since 1970 (UTC)."""
+
+    kind: npt.NDArray[np.uint8]
+    values: npt.NDArray[Any]
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> Times:
+        """Return the rows where the mask is true."""
+        return Times(kind=self.kind[mask], values=self.values[mask])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrivals:
+    """Arrival seconds, rows to keep, the wall time of zero, and what was assumed."""
+
+    seconds: npt.NDArray[np.float64]
+    good: npt.NDArray[np.bool_]
+    start: datetime | None
+    notes: tuple[str, ...] = ()
+
+
+def read_times(array: Any) -> Times:
+    """Return the times of an Arrow array of any type."""
+    import pyarrow as pa
+
+    array = v.plain(array)
+    if v.is_text(array.type):
+        return _text_times(array)
+    if pa.types.is_timestamp(array.type):
+        return _timestamps(array)
+    if pa.types.is_duration(array.type):
+        seconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        scale = UNITS_PER_S[array.type.unit]
+        array = pa.array(seconds / scale, from_pandas=True)
+    return _number_times(v.numbers(array))
+
+
+def _number_times(parsed: v.Parsed) -> Times:
+    kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
+    return Times(kind=kind, values=parsed.values)
+
+
+def _timestamps(array: Any) -> Times:
+    import pyarrow as pa
+
+    scale = _NS // UNITS_PER_S[array.type.unit]
+    absent = v.nulls(array)
+    ticks = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    fits = np.abs(ticks) <= np.iinfo(np.int64).max // scale
+    zone = NAIVE if array.type.tz is None else AWARE
+    kind = np.where(absent, GONE, np.where(fits, zone, BROKEN)).astype(np.uint8)
+    return Times(kind=kind, values=np.where(fits, ticks, 0) * scale)
+
+
+def _text_times(array: Any) -> Times:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not array.null_count and len(array):
+        for target, zone in ((pa.timestamp("ns"), NAIVE), (pa.timestamp("ns", "UTC"), AWARE)):
+            try:
+                ticks = array.cast(target).cast(pa.int64()).to_numpy()
+            except pa.ArrowInvalid:
+                continue
+            return Times(kind=np.full(len(ticks), zone, np.uint8), values=ticks)
+    parsed = v.numbers(array)
+    if not (parsed.state == v.BAD).any():
+        return _number_times(parsed)
+    text = pc.replace_substring_regex(pc.utf8_trim_whitespace(array), r"\s*(UTC|GMT|z)$", "Z")
+    text = pc.replace_substring_regex(text, r"(\d),(\d+)", r"\1.\2")
+    text = pc.replace_substring_regex(text, r"(\d)\s+([+-]\d)", r"\1\2")
+    naive, naive_ns = _iso(text, _ISO + "$", pa.timestamp("ns"))
+    aware, aware_ns = _iso(text, _ISO + _ZONE, pa.timestamp("ns", "UTC"))
+    kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
+    kind[naive], kind[aware] = NAIVE, AWARE
+    if (kind == NUMBER).any() and parsed.values.dtype.kind == "f":
+        # numbers and wall times in one column end in an error; floats would cut nanoseconds
+        parsed = v.Parsed(values=parsed.values.astype(np.int64), state=parsed.state)
+    values = np.where(naive, naive_ns, np.where(aware, aware_ns, parsed.values))
+    return Times(kind=kind, values=values)
+
+
+def _iso(text: Any, form: str, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    import pyarrow.compute as pc
+
+    mask = pc.fill_null(pc.match_substring_regex(text, form), False)
+    found = mask.to_numpy(zero_copy_only=False).copy()
+    ticks = np.zeros(len(text), np.int64)
+    if found.any():
+        good, cast = _cast_some(text.filter(mask), target)
+        where = np.flatnonzero(found)
+        ticks[where] = cast
+        found[where[~good]] = False
+    return found, ticks
+
+
+def _cast_some(text: Any, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Cast what can be cast, halving around each value that cannot (30 February)."""
+    import pyarrow as pa
+
+    try:
+        ticks = text.cast(target).cast(pa.int64()).to_numpy()
+        return np.ones(len(text), np.bool_), ticks
+    except pa.ArrowInvalid:
+        if len(text) == 1:
+            return np.zeros(1, np.bool_), np.zeros(1, np.int64)
+    middle = len(text) // 2
+    halves = [_cast_some(text[:middle], target), _cast_some(text[middle:], target)]
+    good, ticks = (np.concatenate(part) for part in zip(*halves, strict=True))
+    return good, ticks
+
+
+def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arrivals:
+    """Return seconds from the start of the trace for rows that all have a time.
+
+    Parameters
+    ----------
+    times
+        Rows of kind ``NUMBER``, ``NAIVE`` or ``AWARE``.
+    unit
+        Unit of numbers, or None to tell it from their magnitude.
+    exact
+        Keep numbers that count from a start as they are, whatever the first one is.
+    where
+        Name of the file, for errors.
+
+    Raises
+    ------
+    DataError
+        When numbers and wall times, or naive and aware wall times, or units, are mixed.
+    """
+    counts = {name: int((times.kind == kind).sum()) for name, kind in
+              (("numbers", NUMBER), ("without offset", NAIVE), ("with offset", AWARE))}  # fmt: skip
+    if sum(n > 0 for n in counts.values()) > 1:
+        mix = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+        raise DataError("times of one kind", where=where, field="arrival_s", value=mix)
+    if counts["numbers"]:
+        return _number_arrivals(times.values, unit=unit, exact=exact, where=where)
+    notes = ("Wall times without an offset are read as UTC.",) if counts["without offset"] else ()
+    return _since_first(times.values, _NS, np.ones(len(times.kind), np.bool_), notes)
+
+
+def _since_first(
+    values: npt.NDArray[Any], per_s: int, good: npt.NDArray[np.bool_], notes: tuple[str, ...]
+) -> Arrivals:
+    first = values[good].min()
+    if float(values.max()) - float(first) > np.iinfo(np.int64).max:
+        values, first = values.astype(np.float64), float(first)
+    seconds = (values - first).astype(np.float64) / per_s
+    try:
+        start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=float(first) / per_s)
+    except OverflowError as err:
+        rule = "times before the year 10000"
+        raise DataError(rule, field="arrival_s", value=float(first) / per_s) from err
+    return Arrivals(seconds=seconds, good=good, start=start, notes=notes)
+
+
+def _number_arrivals(
+    values: npt.NDArray[Any], *, unit: str | None, exact: bool, where: str
+) -> Arrivals:
+    scale = UNITS_PER_S[unit] if unit else 1
+    bands = np.digitize(values / scale, EPOCH_LIMITS)
+    if unit:
+        bands = np.minimum(bands, 1)
+    band, good = _one_band(bands, where)
+    if band == 0:
+        return _relative(values, scale, good, exact=exact)
+    found = unit or ("s", "ms", "us", "ns")[band - 1]
+    per_s = UNITS_PER_S[found]
+    note = f"Times are {found} since 1970{'' if unit else ', told by their magnitude'}."
+    return _since_first(values, per_s, good, (note,))
+
+
+def _one_band(bands: npt.NDArray[np.intp], where: str) -> tuple[int, npt.NDArray[np.bool_]]:
+    """Return the band of nearly all rows; the few others are not good."""
+    sizes = np.bincount(bands, minlength=len(EPOCH_LIMITS) + 1)
+    band = int(sizes.argmax())
+    if len(bands) - sizes[band] > FEW_FRACTION * len(bands):
+        names = ("s from the start", "s", "ms", "us", "ns since 1970")
+        mix = ", ".join(f"{n} in {names[i]}" for i, n in enumerate(sizes.tolist()) if n)
+        raise DataError("times in one unit", where=where, field="arrival_s", value=mix)
+    return band, bands == band
+
+
+def _relative(
+    values: npt.NDArray[Any], per_s: int, good: npt.NDArray[np.bool_], *, exact: bool
+) -> Arrivals:
+    seconds = values / per_s
+    first, last = float(seconds[good].min()), float(seconds[good].max())
+    if exact or first <= max(last - first, 3600.0):
+        return Arrivals(seconds=seconds, good=good, start=None)
+    note = f"Times count from an unknown moment; the first, {first:.3f} s, is taken as the start."
+    return Arrivals(seconds=seconds - first, good=good, start=None, notes=(note,))

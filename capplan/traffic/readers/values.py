@@ -1,0 +1,171 @@
+"""Numbers, flags and names from Arrow arrays of any type, each value judged on its own.
+
+A number may be quoted, padded with blanks, or grouped in threes by commas (``"1,234"``); grouped
+ones are counted. ``""``, ``nan``, ``null``, ``none``, ``na``, ``n/a`` and ``-`` mean missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+OK, MISSING, BAD = 0, 1, 2
+MISSING_TEXT = ("", "nan", "null", "none", "na", "n/a", "nil", "-")
+MOST_TOKENS = 1_000_000_000
+_NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+_GROUPED = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parsed:
+    """Values and, per value, whether it is ``OK``, ``MISSING`` or ``BAD``."""
+
+    values: npt.NDArray[Any]
+    state: npt.NDArray[np.uint8]
+    grouped: int = 0
+
+
+def plain(array: Any) -> Any:
+    """Return the array as one chunk, dictionaries decoded."""
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def is_text(kind: Any) -> bool:
+    """Tell whether an Arrow type holds text."""
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def numbers(array: Any) -> Parsed:
+    """Return int64 values where all are whole, float64 otherwise."""
+    import pyarrow as pa
+
+    array = plain(array)
+    kind = array.type
+    if is_text(kind):
+        return _text_numbers(array)
+    if pa.types.is_integer(kind):
+        state = np.where(nulls(array), MISSING, OK).astype(np.uint8)
+        filled = array.fill_null(0)
+        target = pa.float64() if kind == pa.uint64() else pa.int64()
+        return Parsed(values=filled.cast(target, safe=False).to_numpy(), state=state)
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        values = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return _finite(values)
+    state = np.where(nulls(array), MISSING, BAD).astype(np.uint8)
+    return Parsed(values=np.zeros(len(array), np.int64), state=state)
+
+
+def nulls(array: Any) -> npt.NDArray[np.bool_]:
+    """Return where the array is null."""
+    if not array.null_count:
+        return np.zeros(len(array), np.bool_)
+    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _finite(values: npt.NDArray[np.float64]) -> Parsed:
+    state = np.where(np.isnan(values), MISSING, np.where(np.isinf(values), BAD, OK))
+    good = np.where(state == OK, values, 0.0)
+    return Parsed(values=good, state=state.astype(np.uint8))
+
+
+def missing_text(text: Any) -> npt.NDArray[np.bool_]:
+    """Return where trimmed text stands for a missing value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_TEXT, text.type))
+    mask: npt.NDArray[np.bool_] = known.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return mask | nulls(text)
+
+
+def _text_numbers(array: Any) -> Parsed:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not array.null_count:
+        try:
+            values = array.cast(pa.int64()).to_numpy()
+            return Parsed(values=values, state=np.zeros(len(array), np.uint8))
+        except pa.ArrowInvalid:
+            pass
+    text = pc.utf8_trim_whitespace(array)
+    missing = missing_text(text)
+    grouped = pc.fill_null(pc.match_substring_regex(text, _GROUPED), False)
+    text = pc.if_else(grouped, pc.replace_substring(text, ",", ""), text)
+    shaped = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
+    parsed = _cast(pc.if_else(shaped, text, "0"))
+    good = shaped.to_numpy(zero_copy_only=False) & (parsed.state == OK)
+    state = np.where(missing, MISSING, np.where(good, OK, BAD)).astype(np.uint8)
+    return Parsed(values=parsed.values, state=state, grouped=int(pc.sum(grouped).as_py() or 0))
+
+
+def _cast(text: Any) -> Parsed:
+    """Return numbers of text that is known to have the form of a number."""
+    import pyarrow as pa
+
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            values = text.cast(kind).to_numpy()
+        except pa.ArrowInvalid:
+            continue
+        if kind == pa.float64():
+            return _finite(values)
+        return Parsed(values=values, state=np.zeros(len(values), np.uint8))
+    return _finite(np.array([float(t) for t in text.to_pylist()]))
+
+
+def token_counts(array: Any) -> Parsed:
+    """Return int64 token counts; a broken or absurd one (above 10⁹) is ``BAD``."""
+    parsed = numbers(array)
+    values, state = parsed.values, parsed.state
+    if values.dtype.kind == "f":
+        state = np.where((state == OK) & (values != np.floor(values)), BAD, state)
+    state = np.where((state == OK) & (np.abs(values) > MOST_TOKENS), BAD, state)
+    whole = np.where(state == OK, values, 0).astype(np.int64)
+    return Parsed(values=whole, state=state.astype(np.uint8), grouped=parsed.grouped)
+
+
+def flags(array: Any) -> Parsed:
+    """Return booleans: true/false, yes/no, 1/0."""
+    import pyarrow as pa
+
+    array = plain(array)
+    if pa.types.is_boolean(array.type):
+        state = np.where(nulls(array), MISSING, OK).astype(np.uint8)
+        values = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return Parsed(values=values, state=state)
+    texts = [str(v).strip().lower() if v is not None else "" for v in array.to_pylist()]
+    known = {**dict.fromkeys(("true", "t", "yes", "y", "1", "1.0"), OK)}
+    known |= dict.fromkeys(("false", "f", "no", "n", "0", "0.0"), OK)
+    known |= dict.fromkeys(MISSING_TEXT, MISSING)
+    state = np.array([known.get(t, BAD) for t in texts], np.uint8)
+    values = np.array([t in ("true", "t", "yes", "y", "1", "1.0") for t in texts], np.bool_)
+    return Parsed(values=values, state=state)
+
+
+def labels(array: Any) -> Any:
+    """Return names as an Arrow text array, null where missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = plain(array)
+    if pa.types.is_nested(array.type):
+        return pa.nulls(len(array), pa.string())
+    text = array if is_text(array.type) else array.cast(pa.string())
+    text = pc.utf8_trim_whitespace(text.cast(pa.string()))
+    absent = missing_text(text) & ~nulls(text)
+    return pc.if_else(pa.array(absent), None, text) if absent.any() else text
