@@ -1,0 +1,54 @@
+"""Charts: one function per question, named for what is seen.
+
+Each takes a plain frame (checked first, aggregated to at most 5,000 rows) and returns an Altair
+chart whose titles come from the columns. :func:`use_theme` sets look and renderer.
+"""
+
+from capplan.charts.batching import (
+    figures_by_bucket,
+    goodput_by_batch,
+    slowdown_by_batch,
+    throughput_against_tail,
+)
+from capplan.charts.budget import budget_by_layer, in_flight_readings
+from capplan.charts.load import (
+    flows_by_load,
+    in_flight_over_time,
+    latency_by_load,
+    outcomes_by_load,
+    outcomes_over_time,
+    waiting_over_time,
+)
+from capplan.charts.segments import time_by_layer
+from capplan.charts.sizing import goodput_by_replicas
+from capplan.charts.theme import use_theme
+from capplan.charts.traffic import (
+    dispersion_by_window,
+    length_distributions,
+    lengths_together,
+    rate_over_time,
+    requests_by_tenant,
+)
+
+__all__ = [
+    "budget_by_layer",
+    "dispersion_by_window",
+    "figures_by_bucket",
+    "flows_by_load",
+    "goodput_by_batch",
+    "goodput_by_replicas",
+    "in_flight_over_time",
+    "in_flight_readings",
+    "latency_by_load",
+    "length_distributions",
+    "lengths_together",
+    "outcomes_by_load",
+    "outcomes_over_time",
+    "rate_over_time",
+    "requests_by_tenant",
+    "slowdown_by_batch",
+    "throughput_against_tail",
+    "time_by_layer",
+    "use_theme",
+    "waiting_over_time",
+]

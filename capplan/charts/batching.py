@@ -1,0 +1,170 @@
+"""Which batch, which window: goodput over a grid, throughput against the tail, slowdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from capplan.charts import columns as c
+from capplan.charts.parts import (
+    checked,
+    colour,
+    dash,
+    layered,
+    rule_x,
+    seconds,
+    shape,
+    tooltip,
+    x,
+    y,
+)
+from capplan.charts.theme import BLACK, GREEN, HEIGHT, VERMILLION, WIDTH
+from capplan.schema import Column
+
+STATES = ("inside the budget", "failed", "unknown")
+"""How a point of a sweep is judged."""
+
+
+def goodput_by_batch(
+    frame: pd.DataFrame,
+    *,
+    across: str,
+    down: str,
+    reference: tuple[float, float] | None = None,
+    chosen: tuple[float, float] | None = None,
+) -> alt.LayerChart:
+    """Return the goodput of each point of a grid as a heat map, failed points crossed out.
+
+    ``frame`` has the columns ``across``, ``down``, ``goodput_rps``, ``throughput_rps``, ``tail_s``,
+    ``state`` (one of :data:`STATES`). The arguments ``across`` and ``down`` title the axes.
+    ``reference`` is a point to compare with (dashed), ``chosen`` the one picked (solid).
+    """
+    shown = (c.ACROSS, c.DOWN, c.GOODPUT, c.THROUGHPUT, c.TAIL, c.STATE)
+    frame = checked(frame, shown, chart="goodput_by_batch")
+    frame = frame.assign(good=frame[c.STATE.name] == STATES[0], label=_grid_labels(frame))
+    base = alt.Chart(frame, title="Goodput by batch size and window", height=alt.Step(36)).encode(
+        x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
+        y(c.DOWN, "O", title=down, sort="descending"),
+    )
+    cells = base.mark_rect(stroke="white", strokeWidth=2).encode(
+        alt.Color(
+            f"{c.GOODPUT.name}:Q",
+            title=c.GOODPUT.title,
+            scale=alt.Scale(range=["#F7F7F7", "#56B4E9"]),
+        ),
+        tooltip=tooltip(shown),
+    )
+    labels = base.mark_text(fontSize=11).encode(
+        text="label:N",
+        color=alt.when(alt.datum.good).then(alt.value(BLACK)).otherwise(alt.value("#A03800")),
+    )
+    layers = [cells, labels]
+    for point, dashed in ((reference, True), (chosen, False)):
+        if point is not None:
+            layers.append(_outlined(point, dashed=dashed))
+    return layered(*layers)
+
+
+def throughput_against_tail(
+    frame: pd.DataFrame, *, promise_s: float | None = None
+) -> alt.LayerChart:
+    """Return each point of a sweep by its tail and its throughput, failed ones apart.
+
+    ``frame`` has the columns ``tail_s``, ``throughput_rps``, ``goodput_rps``, ``across``, ``down``,
+    ``state``. Points whose tail does not exist (too many failures) stand at the right edge.
+    """
+    shown = (c.TAIL, c.THROUGHPUT, c.GOODPUT, c.ACROSS, c.DOWN, c.STATE)
+    frame = checked(frame, shown, chart="throughput_against_tail")
+    encoded = {
+        "y": y(c.THROUGHPUT, scale=alt.Scale(zero=False)),
+        "color": _state_colour(),
+        "shape": shape(c.STATE, STATES),
+        "tooltip": tooltip(shown),
+    }
+    unbounded = np.isinf(frame[c.TAIL.name])
+    finite = alt.Chart(frame[~unbounded], title="More throughput is no success when the tail goes")
+    log = alt.Scale(type="log")
+    layers: list[Any] = [finite.mark_point(size=80).encode(x=x(c.TAIL, scale=log), **encoded)]
+    if unbounded.any():
+        edge = alt.Chart(frame[unbounded]).mark_point(size=80)
+        layers.append(edge.encode(x=alt.value(WIDTH - 6), **encoded))
+    if promise_s is not None:
+        layers.append(rule_x(promise_s, f"promised {seconds(promise_s)}"))
+    return layered(*layers)
+
+
+def figures_by_bucket(frame: pd.DataFrame) -> alt.FacetChart:
+    """Return several figures over the batch size, one small chart each, a line per bucket.
+
+    ``frame`` has the columns ``across``, ``figure``, ``value``, ``length_bucket``. Each figure
+    (its name holds the unit) has its own scale.
+    """
+    shown = (c.ACROSS, c.FIGURE, c.VALUE, c.BUCKET)
+    frame = checked(frame, shown, chart="figures_by_bucket").replace([np.inf, -np.inf], np.nan)
+    buckets = list(frame[c.BUCKET.name].drop_duplicates())
+    figures = list(frame[c.FIGURE.name].drop_duplicates())
+    chart: alt.FacetChart = (
+        alt.Chart(frame)
+        .mark_line(point=True)
+        .encode(
+            x(c.ACROSS, "O", axis=alt.Axis(labelAngle=0)),
+            y(c.VALUE, title=None, scale=alt.Scale(zero=True)),
+            colour(c.BUCKET, buckets),
+            dash(c.BUCKET, buckets),
+            tooltip=tooltip(shown),
+        )
+        .properties(width=WIDTH // 3 - 30, height=HEIGHT // 2)
+        .facet(alt.Facet(f"{c.FIGURE.name}:N", title=None, sort=figures), columns=3)
+        .resolve_scale(y="independent")
+    )
+    return chart
+
+
+def slowdown_by_batch(frame: pd.DataFrame, *, across: str) -> alt.LayerChart:
+    """Return the short requests' slowdown over the batch size, with and without the long ones.
+
+    ``frame`` has the columns ``across``, ``slowdown``, ``mix``, ``low``, ``high``.
+    """
+    shown = (c.ACROSS, c.SLOWDOWN, c.MIX, c.LOW, c.HIGH)
+    frame = checked(frame, shown, chart="slowdown_by_batch")
+    mixes = list(frame[c.MIX.name].drop_duplicates())
+    base = alt.Chart(frame, title="What the long requests cost the short ones")
+    bars = base.mark_rule(strokeWidth=2, opacity=0.5).encode(
+        x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
+        alt.Y(f"{c.LOW.name}:Q"),
+        alt.Y2(c.HIGH.name),
+        colour(c.MIX, mixes),
+    )
+    lines = base.mark_line(point=True).encode(
+        x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
+        y(c.SLOWDOWN, scale=alt.Scale(zero=True)),
+        colour(c.MIX, mixes),
+        dash(c.MIX, mixes),
+        tooltip=tooltip(shown),
+    )
+    return layered(bars, lines)
+
+
+def _state_colour() -> alt.Color:
+    scale = alt.Scale(domain=list(STATES), range=[GREEN, VERMILLION, "#8C8C8C"])
+    return alt.Color(f"{c.STATE.name}:N", title=c.STATE.title, scale=scale)
+
+
+def _grid_labels(frame: pd.DataFrame) -> pd.Series:
+    marks = frame[c.STATE.name].map({STATES[0]: "", STATES[1]: " ✗", STATES[2]: " ?"})
+    return frame[c.GOODPUT.name].map(lambda value: f"{value:.3g}") + marks.fillna("")
+
+
+def _outlined(point: tuple[float, float], *, dashed: bool) -> alt.LayerChart:
+    label = Column("outlined", "", "point", "str")
+    name = "reference" if dashed else "chosen"
+    frame = pd.DataFrame({c.ACROSS.name: [point[0]], c.DOWN.name: [point[1]], label.name: [name]})
+    base = alt.Chart(frame).encode(x(c.ACROSS, "O"), y(c.DOWN, "O", sort="descending"))
+    outline = base.mark_rect(
+        fillOpacity=0, stroke=BLACK, strokeWidth=2, strokeDash=[4, 3] if dashed else [1, 0]
+    )
+    text = base.mark_text(fontSize=9, dy=13 if dashed else -13)
+    return layered(outline, text.encode(text=f"{label.name}:N"))

@@ -1,0 +1,214 @@
+"""Who calls, when, how long: charts of a trace and of what its profile says."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from capplan.charts import columns as c
+from capplan.charts.parts import checked, colour, dash, layered, need, rule_y, tooltip, x, y
+from capplan.charts.theme import HEIGHT, WIDTH
+from capplan.schema import Column
+
+_QUANTILE_STEPS = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 1, 20)])
+
+
+def rate_over_time(trace: pd.DataFrame, *, window_s: float = 60.0) -> alt.LayerChart:
+    """Return the arrival rate in windows, a stacked area per class, with the mean as a rule.
+
+    ``trace`` has the columns ``arrival_s`` and ``request_class``.
+    """
+    need(trace, "arrival_s", "request_class", chart="rate_over_time")
+    counted = _rates(trace, window_s)
+    frame = checked(counted, (c.TIME, c.RATE, c.CLASS), chart="rate_over_time")
+    classes = _classes(trace)
+    area = (
+        alt.Chart(frame, title=f"Arrival rate, windows of {window_s:g} s")
+        .mark_area(interpolate="step-after", opacity=0.85)
+        .encode(
+            x(c.TIME),
+            y(c.RATE, stack="zero"),
+            colour(c.CLASS, classes),
+            tooltip=tooltip((c.TIME, c.RATE, c.CLASS)),
+        )
+    )
+    mean = len(trace) / max(_span(trace), window_s)
+    return layered(area, rule_y(mean, f"mean {mean:.3g} requests/s"))
+
+
+def dispersion_by_window(frame: pd.DataFrame) -> alt.LayerChart:
+    """Return the index of dispersion over the counting window, one line per class.
+
+    ``frame`` has the columns ``window_s``, ``index_of_dispersion``, ``request_class``. A Poisson
+    process stays at the rule, whatever the window.
+    """
+    shown = (c.WINDOW, c.DISPERSION, c.CLASS)
+    frame = checked(frame, shown, chart="dispersion_by_window")
+    classes = _classes(frame)
+    lines = (
+        alt.Chart(frame, title="How bursty, and on which time scale")
+        .mark_line(point=True)
+        .encode(
+            x(c.WINDOW, scale=alt.Scale(type="log")),
+            y(c.DISPERSION, scale=alt.Scale(type="log")),
+            colour(c.CLASS, classes),
+            dash(c.CLASS, classes),
+            tooltip=tooltip(shown),
+        )
+    )
+    return layered(lines, rule_y(1.0, "Poisson: 1"))
+
+
+def length_distributions(trace: pd.DataFrame) -> alt.FacetChart:
+    """Return the cumulative distribution of prompt and output lengths, one line per class.
+
+    ``trace`` has the columns ``prompt_tokens``, ``output_tokens``, ``request_class``. The quantiles
+    0.5, 0.95 and 0.99 are drawn as points.
+    """
+    need(trace, "prompt_tokens", "output_tokens", "request_class", chart="length_distributions")
+    classes = _classes(trace)
+    shown = (c.TOKENS, c.SHARE, c.CLASS, c.LENGTH)
+    frame = checked(_length_quantiles(trace), shown, chart="length_distributions")
+    share = Column(c.SHARE.name, "", "share of requests not longer")
+    base = alt.Chart().encode(
+        x(c.TOKENS, scale=alt.Scale(type="log")),
+        y(share, axis=alt.Axis(format="%")),
+        colour(c.CLASS, classes),
+        tooltip=tooltip(shown),
+    )
+    marked = alt.FieldOneOfPredicate(field=c.SHARE.name, oneOf=[0.5, 0.95, 0.99])
+    lines = base.mark_line(interpolate="step-after").encode(dash(c.CLASS, classes))
+    points = base.mark_point(size=45).transform_filter(marked)
+    chart: alt.FacetChart = (
+        alt.layer(lines, points, data=frame)
+        .properties(width=WIDTH // 2 - 20, height=HEIGHT)
+        .facet(
+            column=alt.Column(
+                f"{c.LENGTH.name}:N", title=None, sort=["prompt", "output"], header=_LENGTH_HEADER
+            ),
+            title="Lengths, with the quantiles 0.5, 0.95 and 0.99 as points",
+        )
+    )
+    return chart
+
+
+def lengths_together(trace: pd.DataFrame, *, bins: int = 24) -> alt.Chart:
+    """Return how often each prompt length meets each output length, as a heat map of counts.
+
+    ``trace`` has the columns ``prompt_tokens`` and ``output_tokens``. Bins are even in logarithms.
+    """
+    need(trace, "prompt_tokens", "output_tokens", chart="lengths_together")
+    frame = checked(
+        _joint_counts(trace, bins),
+        (c.PROMPT, c.OUTPUT, c.REQUESTS, _END_X, _END_Y),
+        chart="lengths_together",
+    )
+    log = alt.Scale(type="log", nice=False)
+    chart: alt.Chart = (
+        alt.Chart(frame, title="Prompt and output length of the same request")
+        .mark_rect()
+        .encode(
+            x(c.PROMPT, scale=log),
+            x2=f"{_END_X.name}:Q",
+            y=y(c.OUTPUT, scale=log),
+            y2=f"{_END_Y.name}:Q",
+            color=alt.Color(
+                f"{c.REQUESTS.name}:Q",
+                title=c.REQUESTS.title,
+                scale=alt.Scale(scheme="cividis", type="log", reverse=True),
+            ),
+            tooltip=tooltip((c.PROMPT, c.OUTPUT, c.REQUESTS)),
+        )
+    )
+    return chart
+
+
+def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
+    """Return the number of requests of each tenant, a stacked bar of its classes.
+
+    ``trace`` has the columns ``tenant`` and ``request_class``.
+    """
+    need(trace, "tenant", "request_class", chart="requests_by_tenant")
+    counted = trace.groupby(["tenant", "request_class"], observed=True).size()
+    frame = checked(
+        counted.rename("requests").reset_index(),
+        (c.TENANT, c.CLASS, c.REQUESTS),
+        chart="requests_by_tenant",
+    )
+    chart: alt.Chart = (
+        alt.Chart(frame, title="Requests by tenant", height=alt.Step(24))
+        .mark_bar()
+        .encode(
+            x(c.REQUESTS, stack="zero"),
+            y(c.TENANT, "N", sort="-x"),
+            colour(c.CLASS, _classes(trace)),
+            tooltip=tooltip((c.TENANT, c.CLASS, c.REQUESTS)),
+        )
+    )
+    return chart
+
+
+_END_X = Column("prompt_tokens_to", "tokens", "prompt length, upper end", "int")
+_END_Y = Column("output_tokens_to", "tokens", "output length, upper end", "int")
+_LENGTH_HEADER = alt.Header(labelExpr="datum.value + ' length'")
+
+
+def _classes(frame: pd.DataFrame) -> list[str]:
+    return [str(name) for name in frame[c.CLASS.name].drop_duplicates()]
+
+
+def _span(trace: pd.DataFrame) -> float:
+    return float(trace["arrival_s"].max() - trace["arrival_s"].min())
+
+
+def _rates(trace: pd.DataFrame, window_s: float) -> pd.DataFrame:
+    bins = (trace["arrival_s"] // window_s).astype("int64")
+    counts = pd.crosstab(bins, trace["request_class"])
+    counts = counts.reindex(range(int(bins.min()), int(bins.max()) + 1), fill_value=0)
+    counts.index.name = "bin"
+    rates = (counts / window_s).reset_index().melt("bin", var_name=c.CLASS.name, value_name="rate")
+    return pd.DataFrame(
+        {
+            c.TIME.name: rates["bin"] * window_s,
+            c.RATE.name: rates["rate"],
+            c.CLASS.name: rates[c.CLASS.name].astype(str),
+        }
+    )
+
+
+def _length_quantiles(trace: pd.DataFrame) -> pd.DataFrame:
+    parts = [
+        pd.DataFrame(
+            {
+                c.TOKENS.name: np.quantile(group[f"{length}_tokens"], _QUANTILE_STEPS),
+                c.SHARE.name: _QUANTILE_STEPS.round(6),
+                c.CLASS.name: str(name),
+                c.LENGTH.name: length,
+            }
+        )
+        for name, group in trace.groupby("request_class", sort=False, observed=True)
+        for length in ("prompt", "output")
+    ]
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[frame[c.TOKENS.name] > 0]
+
+
+def _joint_counts(trace: pd.DataFrame, bins: int) -> pd.DataFrame:
+    edges = [_log_edges(trace[column], bins) for column in ("prompt_tokens", "output_tokens")]
+    counts, *_ = np.histogram2d(trace["prompt_tokens"], trace["output_tokens"], bins=edges)
+    i, j = np.nonzero(counts)
+    return pd.DataFrame(
+        {
+            c.PROMPT.name: edges[0][i],
+            _END_X.name: edges[0][i + 1],
+            c.OUTPUT.name: edges[1][j],
+            _END_Y.name: edges[1][j + 1],
+            c.REQUESTS.name: counts[i, j].astype(int),
+        }
+    )
+
+
+def _log_edges(values: pd.Series, bins: int) -> np.ndarray:
+    low, high = max(1.0, float(values.min())), float(values.max()) + 1
+    return np.geomspace(low, high, bins + 1)

@@ -1,0 +1,280 @@
+"""Every chart compiles and renders, says which column is missing, and refuses too many rows."""
+
+import json
+from itertools import pairwise
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+
+from capplan import charts
+from capplan.charts import theme
+from capplan.charts.batching import STATES
+from capplan.charts.parts import MOST_ROWS, cycled
+from capplan.schema import DataError
+
+rng = np.random.default_rng(3)
+N = 400
+CLASSES = ["chat", "assistant", "batch"]
+TRACE = pd.DataFrame(
+    {
+        "arrival_s": np.sort(rng.uniform(0, 1800, N)),
+        "prompt_tokens": rng.lognormal(6.5, 1, N).astype(int) + 1,
+        "output_tokens": rng.lognormal(4.8, 0.8, N).astype(int) + 1,
+        "request_class": rng.choice(CLASSES, N),
+        "tenant": rng.choice(["web-shop", "engineering", "back-office"], N),
+    }
+)
+REQUESTS = pd.DataFrame(
+    {
+        "intended_start_s": TRACE["arrival_s"],
+        "finish_s": TRACE["arrival_s"] + rng.exponential(8, N),
+        "request_class": TRACE["request_class"],
+        "outcome": rng.choice(["succeeded", "rejected", "timed_out"], N, p=[0.8, 0.1, 0.1]),
+    }
+)
+TIMELINE = pd.DataFrame(
+    {
+        "time_s": np.arange(200.0),
+        "layer": ["service_queue", "scheduler_queue"] * 100,
+        "replica": ["", "llm-0"] * 100,
+        "metric": "length",
+        "value": rng.integers(0, 9, 200),
+    }
+)
+LOADS = [2.0, 4.0, 6.0, 8.0]
+DISPERSION = pd.DataFrame(
+    {
+        "window_s": [1.0, 10.0, 60.0] * 3,
+        "index_of_dispersion": [1.2, 2.0, 5.0, 1.0, 1.1, 1.3, 3.0, 9.0, 40.0],
+        "request_class": np.repeat(CLASSES, 3),
+    }
+)
+BUDGET = pd.DataFrame(
+    {
+        "request_class": np.repeat(["chat", "batch"], 4),
+        "layer": ["network", "service_queue", "prefill", "decode"] * 2,
+        "part_s": [0.02, 0.5, 0.4, 8.0, 0.02, 30.0, 1.0, 2.0],
+        "deadline_s": np.repeat([10.0, 60.0], 4),
+    }
+)
+READINGS = pd.DataFrame(
+    {
+        "request_class": np.repeat(["chat", "batch"], 2),
+        "reading": ["Little's law", "simulated"] * 2,
+        "in_flight": [20.0, 22.0, 3.0, 4.0],
+    }
+)
+FLOWS = pd.DataFrame(
+    {
+        "load_rps": LOADS * 2,
+        "figure": ["throughput"] * 4 + ["goodput"] * 4,
+        "flow_rps": [2, 4, 5.5, 6, 2, 3.9, 4, 1.5],
+        "low": [1.9, 3.9, 5.4, 5.9, 1.9, 3.8, 3.5, 1],
+        "high": [2.1, 4.1, 5.6, 6.1, 2.1, 4.0, 4.5, 2],
+    }
+)
+LATENCIES = pd.DataFrame(
+    {
+        "load_rps": LOADS * 2,
+        "request_class": ["chat"] * 4 + ["assistant"] * 4,
+        "latency_s": [0.4, 0.6, 2.5, np.inf, 0.4, 0.7, 3.0, 9.0],
+        "low": [0.3, 0.5, 2.0, np.nan, 0.3, 0.6, 2.0, 8.0],
+        "high": [0.5, 0.7, 3.0, np.nan, 0.5, 0.8, 4.0, 10.0],
+    }
+)
+ENDS = pd.DataFrame(
+    {
+        "load_rps": np.repeat(LOADS, 2),
+        "outcome": ["succeeded", "timed_out"] * 4,
+        "share_fraction": [1, 0, 0.98, 0.02, 0.8, 0.2, 0.3, 0.7],
+    }
+)
+GRID = pd.DataFrame(
+    {
+        "across": np.repeat([16, 64, 128], 3),
+        "down": [10, 50, 200] * 3,
+        "goodput_rps": [3.0, 3.1, 2.0, 4.0, 4.2, 1.0, 4.1, 3.0, 0.2],
+        "throughput_rps": [3.0, 3.1, 3.2, 4.0, 4.2, 4.4, 4.4, 4.6, 4.8],
+        "tail_s": [0.2, 0.3, 0.5, 0.3, 0.5, 2.5, 0.6, 3.0, np.inf],
+        "state": [STATES[0]] * 5 + [STATES[1]] * 3 + [STATES[2]],
+    }
+)
+BUCKETS = pd.DataFrame(
+    {
+        "across": [16, 64] * 4,
+        "figure": ["goodput (requests/s)"] * 4 + ["TTFT P99 (s)"] * 4,
+        "value": [3.0, 3.1, 1.0, 1.2, 0.5, 0.9, 3.0, np.inf],
+        "length_bucket": ["short", "short", "long", "long"] * 2,
+    }
+)
+SLOWDOWNS = pd.DataFrame(
+    {
+        "across": [16, 64] * 2,
+        "slowdown": [1.2, 1.4, 1.9, 3.0],
+        "mix": ["short alone"] * 2 + ["with long requests"] * 2,
+        "low": [1.1, 1.3, 1.7, 2.5],
+        "high": [1.3, 1.5, 2.1, 3.5],
+    }
+)
+SIZES = pd.DataFrame(
+    {
+        "replicas": [2, 3, 4, 5] * 2,
+        "lost": [0] * 4 + [1] * 4,
+        "goodput_fraction": [0.9, 0.99, 1, 1, 0.5, 0.9, 0.99, 1],
+        "low": [0.89, 0.985, 1, 1, 0.4, 0.88, 0.98, 1],
+        "high": [0.91, 0.995, 1, 1, 0.6, 0.92, 1, 1],
+    }
+)
+SEGMENTS = pd.DataFrame(
+    {
+        "request_class": np.repeat(["chat", "batch"], 3),
+        "layer": ["network", "prefill", "decode"] * 2,
+        "mean_s": [0.02, 0.1, 3.0, 0.02, 0.4, 0.5],
+    }
+)
+
+EACH = {
+    "rate_over_time": (TRACE[["arrival_s", "request_class"]], {}),
+    "dispersion_by_window": (DISPERSION, {}),
+    "length_distributions": (TRACE[["prompt_tokens", "output_tokens", "request_class"]], {}),
+    "lengths_together": (TRACE[["prompt_tokens", "output_tokens"]], {}),
+    "requests_by_tenant": (TRACE[["tenant", "request_class"]], {}),
+    "budget_by_layer": (BUDGET, {}),
+    "in_flight_readings": (READINGS, {}),
+    "flows_by_load": (FLOWS, {"marked": 5.0}),
+    "latency_by_load": (LATENCIES, {"latency": "TTFT, P99", "promises": {"chat": 2.0}}),
+    "outcomes_by_load": (ENDS, {}),
+    "outcomes_over_time": (REQUESTS[["intended_start_s", "outcome"]], {"window_s": 60.0}),
+    "waiting_over_time": (TIMELINE, {}),
+    "in_flight_over_time": (REQUESTS.drop(columns="outcome"), {"mean": 2.0}),
+    "goodput_by_batch": (
+        GRID,
+        {"across": "max batch", "down": "delay (ms)", "reference": (128, 50), "chosen": (64, 50)},
+    ),
+    "throughput_against_tail": (GRID, {"promise_s": 2.0}),
+    "figures_by_bucket": (BUCKETS, {}),
+    "slowdown_by_batch": (SLOWDOWNS, {"across": "max batch"}),
+    "goodput_by_replicas": (
+        SIZES,
+        {"promise_fraction": 0.99, "rules": {"Erlang C: 3": 3, "peak × 1.2: 4": 4}, "chosen": 5},
+    ),
+    "time_by_layer": (SEGMENTS, {}),
+}
+
+AGGREGATING = {
+    "rate_over_time",
+    "length_distributions",
+    "lengths_together",
+    "requests_by_tenant",
+    "outcomes_over_time",
+    "waiting_over_time",
+    "in_flight_over_time",
+}
+
+each_chart = pytest.mark.parametrize("name", sorted(EACH))
+
+
+@pytest.fixture(autouse=True)
+def _themed():
+    with alt.theme.enable("capplan"):
+        yield
+
+
+def drawn(name, frame=None):
+    example, options = EACH[name]
+    return getattr(charts, name)(example if frame is None else frame, **options)
+
+
+def test_every_public_chart_has_an_example():
+    assert set(EACH) == set(charts.__all__) - {"use_theme"}
+
+
+@each_chart
+def test_a_chart_compiles_with_the_theme_and_titled_axes(name):
+    spec = drawn(name).to_dict()
+    assert spec["config"]["range"]["category"] == list(theme.CATEGORIES)
+    assert '"title":' in json.dumps(spec)
+    assert "undefined" not in json.dumps(spec).lower()
+
+
+@each_chart
+def test_a_chart_renders_to_svg_with_marks_and_without_warning(name):
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(drawn(name).to_dict(), vl_version="6.4")
+    assert svg.startswith("<svg")
+    assert "role-mark" in svg
+    assert "NaN" not in svg
+
+
+@each_chart
+def test_a_missing_column_is_named(name):
+    example, _ = EACH[name]
+    for column in example.columns:
+        with pytest.raises(DataError, match=f"frame of {name}: {column}: a required column"):
+            drawn(name, example.drop(columns=column))
+
+
+@each_chart
+def test_a_chart_of_nothing_is_an_error(name):
+    example, _ = EACH[name]
+    with pytest.raises(DataError, match="at least one row"):
+        drawn(name, example.head(0))
+
+
+@each_chart
+def test_what_is_drawn_is_aggregated_to_few_rows(name):
+    example, _ = EACH[name]
+    many = pd.concat([example] * (MOST_ROWS // len(example) + 1), ignore_index=True)
+    if name in AGGREGATING:
+        spec = drawn(name, many).to_dict()
+        assert max(map(len, spec["datasets"].values())) < len(many)
+    else:
+        with pytest.raises(DataError, match="aggregate before drawing"):
+            drawn(name, many)
+
+
+def test_an_infinite_tail_is_drawn_at_the_edge_and_never_as_a_number():
+    spec = drawn("latency_by_load").to_dict()
+    assert '"y": {"value": 4}' in json.dumps(spec)
+    finite = drawn("latency_by_load", LATENCIES.replace(np.inf, 5.0)).to_dict()
+    assert '"y": {"value": 4}' not in json.dumps(finite)
+
+
+def test_a_promise_is_a_labelled_rule():
+    text = json.dumps(drawn("latency_by_load").to_dict(), ensure_ascii=False)
+    assert "chat: promised 2 s" in text
+
+
+def test_rates_add_up_to_the_requests_of_the_trace():
+    spec = drawn("rate_over_time").to_dict()
+    rows = max(spec["datasets"].values(), key=len)
+    assert sum(row["rate_rps"] for row in rows) * 60 == pytest.approx(len(TRACE))
+
+
+def test_requests_in_flight_start_and_end_at_none():
+    spec = drawn("in_flight_over_time").to_dict()
+    rows = max(spec["datasets"].values(), key=len)
+    assert {row["in_flight"] for row in rows if row["time_s"] in (0.0, rows[-1]["time_s"])} == {0}
+
+
+def _luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def test_neighbouring_layers_and_outcomes_stay_apart_in_grey_print():
+    """A contrast of 1.2 is what an eye tells apart side by side; white edges do the rest."""
+    for colours in (theme.OUTCOME_COLOURS, theme.LAYER_COLOURS):
+        for a, b in pairwise(colours.values()):
+            high, low = sorted((_luminance(a), _luminance(b)), reverse=True)
+            assert (high + 0.05) / (low + 0.05) > 1.2
+
+
+def test_dashes_and_shapes_tell_as_many_apart_as_there_are_colours():
+    assert len({tuple(d) for d in theme.DASHES}) == len(theme.CATEGORIES)
+    assert len(set(theme.SHAPES)) == len(theme.SHAPES)
+    assert cycled([1, 2], 3) == [1, 2, 1]
