@@ -1,0 +1,79 @@
+"""The command line. Scripts rely on its commands, exit codes, error form and JSON keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from capplan import __version__
+from capplan.cli import budget, exits, reference, report, simulate, size, sweep, traffic
+from capplan.cli.parsing import Parser, UsageError
+from capplan.schema import DataError
+
+NOTES = """\
+SCENARIO is a YAML file or the name of a bundled scenario (see: capplan data list).
+Exit codes: 0 done, 1 the verdict is anything but pass (with --check), 2 bad input,
+3 something failed while running. Messages go to stderr as file: field: rule, got value.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    trace = False
+    try:
+        args = _parser().parse_args(argv)
+        trace = args.traceback
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except (UsageError, DataError) as err:
+        return _end(exits.BAD_INPUT, str(err), trace=trace)
+    except BrokenPipeError:
+        _forget_stdout()
+        return exits.PIPE_CLOSED
+    except KeyboardInterrupt:
+        return _end(exits.INTERRUPTED, "interrupted", trace=trace)
+    except Exception as err:  # the edge: whatever fails is told in one line
+        _forget_stdout()
+        return _end(exits.FAILED, _cause(err), trace=trace)
+    return code
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="capplan",
+        description="Plan the capacity of an AI inference service.",
+        epilog=NOTES,
+    )
+    parser.add_argument("--version", action="version", version=f"capplan {__version__}")
+    parser.add_argument(
+        "--traceback", action="store_true", help="on failure, show where in the code it happened"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for group in (traffic, budget, simulate, sweep, size, report, reference):
+        group.add(commands)
+    return parser
+
+
+def _end(code: int, message: str, *, trace: bool) -> int:
+    with contextlib.suppress(OSError):
+        if trace:
+            traceback.print_exc()
+        sys.stderr.write(" ".join(message.split()) + "\n")
+    return code
+
+
+def _cause(err: Exception) -> str:
+    if isinstance(err, OSError) and err.strerror:
+        return f"{err.filename or 'output'}: {err.strerror}"
+    first = next(iter(str(err).splitlines()), "")
+    told = getattr(err, "told_in_full", False)
+    return first if told else f"{type(err).__name__}: {first}"
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter does not fail again when it flushes it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

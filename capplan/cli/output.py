@@ -1,0 +1,92 @@
+"""What a command prints: short tables for people, one JSON document for scripts."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+DIGITS = 3
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    from capplan.evidence.encoding import to_text
+
+    sys.stdout.write(to_text(document))
+
+
+def print_table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> None:
+    """Print rows in columns: text to the left, figures to the right."""
+    sys.stdout.write(table(rows, heads) + "\n")
+
+
+def table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> str:
+    """Return rows in columns under their heads.
+
+    >>> print(table([("chat", 0.51234), ("batch", None)], ["class", "TTFT p99 (s)"]))
+    class  TTFT p99 (s)
+    chat          0.512
+    batch       unknown
+    """
+    raw = [list(row) for row in rows]
+    cells = [list(heads), *([shown(value) for value in row] for row in raw)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
+    right = [
+        bool(raw) and all(not isinstance(row[i], str) for row in raw) for i in range(len(heads))
+    ]
+    lines = (
+        "  ".join(
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(row, widths, right, strict=True)
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def shown(value: Any) -> str:
+    """Return a value as people read it, figures at three digits.
+
+    >>> [shown(v) for v in (1234567, 12.3456, 0.00012345, float("nan"), float("inf"), True, "x")]
+    ['1,234,567', '12.3', '0.000123', 'unknown', 'never', 'yes', 'x']
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and value != "inf":
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _rounded(math.nan if value is None else float(value))
+
+
+def spread(figures: Any, names: Sequence[str]) -> list[Any]:
+    """Return the named figures of a mapping, None for what is not there."""
+    found = figures if isinstance(figures, Mapping) else {}
+    return [found.get(name) for name in names]
+
+
+def print_verdict(verdict: Mapping[str, Any] | None) -> None:
+    """Print the outcome and each reason on a line of its own."""
+    if verdict is None:
+        return
+    sys.stdout.write(f"\nverdict: {verdict.get('outcome')}\n")
+    for reason in verdict.get("reasons") or []:
+        sys.stdout.write(f"  {_reason(reason)}\n")
+
+
+def _reason(reason: Mapping[str, Any]) -> str:
+    figures = f"{shown(reason.get('value'))}, limit {shown(reason.get('limit'))}"
+    words = [str(reason.get("rule", "")), figures]
+    action = reason.get("next_action")
+    return ": ".join(words) + (f"; {action}" if action else "")
+
+
+def _rounded(number: float) -> str:
+    if not math.isfinite(number):
+        return "unknown" if math.isnan(number) else "never"
+    if number == 0:
+        return "0"
+    decimals = DIGITS - 1 - math.floor(math.log10(abs(number)))
+    return f"{round(number, decimals):,.{max(decimals, 0)}f}"

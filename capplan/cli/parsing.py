@@ -1,0 +1,176 @@
+"""Arguments and options that commands share, and the one form of their errors."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from capplan.schema import DataError
+
+if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+class UsageError(Exception):
+    """A command line that breaks a rule; the message is complete."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors have the form ``command: option: rule, got value``."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise :class:`UsageError` in place of printing the usage and leaving."""
+        raise UsageError(f"{self.prog}: {_one_form(message)}")
+
+
+def add_command(commands: Any, name: str, help_text: str, run: Handler, notes: str = "") -> Parser:
+    """Return the parser of a new command that ``run`` handles."""
+    summary = f"{help_text[0].upper()}{help_text[1:]}."
+    parser: Parser = commands.add_parser(
+        name, help=help_text, description=f"{summary}\n\n{notes}".strip()
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_scenario(parser: Parser) -> None:
+    """Offer SCENARIO and ``--set``."""
+    parser.add_argument(
+        "scenario", metavar="SCENARIO", help="a YAML file, or the name of a bundled scenario"
+    )
+    parser.add_argument(
+        "--set",
+        dest="values",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        type=assignment,
+        help="set a field by its dotted path, entries of lists by name; may be given again",
+    )
+
+
+def add_trace(parser: Parser) -> None:
+    """Offer ``--trace``."""
+    parser.add_argument(
+        "--trace", metavar="TRACE", help="a trace file, or sample, in place of the scenario's own"
+    )
+
+
+def add_seed(parser: Parser) -> None:
+    """Offer ``--seed``."""
+    parser.add_argument(
+        "--seed", metavar="N", type=natural, default=0, help="seed of all that is random (0)"
+    )
+
+
+def add_out(parser: Parser, *, required: bool = False) -> None:
+    """Offer ``--out``."""
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        required=required,
+        help="the run folder: a new or empty one, or one that holds this very run",
+    )
+
+
+def add_json(parser: Parser) -> None:
+    """Offer ``--json``."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
+
+
+def add_check(parser: Parser) -> None:
+    """Offer ``--check``."""
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 when the verdict is anything but pass"
+    )
+
+
+def add_backend(parser: Parser) -> None:
+    """Offer ``--backend``."""
+    parser.add_argument(
+        "--backend",
+        metavar="simulated|live",
+        type=_backend,
+        default="simulated",
+        help="what runs the scenario (simulated; live is not available yet)",
+    )
+
+
+def scenario_of(args: argparse.Namespace) -> Scenario:
+    """Return the scenario that SCENARIO, ``--set`` and ``--trace`` ask for."""
+    from pathlib import Path
+
+    from capplan.scenario.files import load_scenario, parse_value
+
+    values = {field: parse_value(text) for field, text in args.values}
+    trace = getattr(args, "trace", None)
+    if trace is not None:
+        values["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
+    return load_scenario(args.scenario, values=values)
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Return field and value of ``FIELD=VALUE``."""
+    field, sign, value = text.partition("=")
+    if not sign or not field.strip():
+        msg = f"FIELD=VALUE, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return field.strip(), value
+
+
+def natural(text: str) -> int:
+    """Return a whole number that is not negative."""
+    if not re.fullmatch(r"\d{1,18}", text):
+        msg = f"a whole number, not negative, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not re.fullmatch(r"\d{1,18}", text) or int(text) < 1:
+        msg = f"a whole number of at least 1, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def check_names(option: str, name: str, known: Sequence[str]) -> str:
+    """Return the name if it is known; DataError naming the option if not."""
+    if name not in known:
+        raise DataError(f"one of {', '.join(known)}", field=option, value=name)
+    return name
+
+
+def _backend(text: str) -> str:
+    if text == "live":
+        msg = "simulated (the live backend is not available yet), got 'live'"
+        raise argparse.ArgumentTypeError(msg)
+    if text != "simulated":
+        msg = f"simulated or live, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
+def _one_form(message: str) -> str:
+    """Return argparse's message as ``option: rule, got value``."""
+    text = " ".join(message.split())
+    if found := re.fullmatch(r"the following arguments are required: (.+)", text):
+        return f"{found[1]}: required, got nothing"
+    if found := re.fullmatch(r"unrecognized arguments: (.+)", text):
+        return f"an option or argument of this command, got {found[1]!r}"
+    text = re.sub(r"^argument ([^:]+): ", lambda m: f"{m[1].split('/')[-1]}: ", text)
+    return re.sub(
+        r"invalid choice: (.+) \(choose from (.+)\)",
+        lambda m: f"one of {m[2].replace(chr(39), '')}, got {m[1]}",
+        text,
+    )

@@ -1,0 +1,78 @@
+"""``capplan schema`` and ``capplan data``: what can be written, and what comes with the package."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capplan.cli import exits
+from capplan.cli.output import print_json, print_table
+from capplan.cli.parsing import add_command, add_json
+from capplan.schema import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def add(commands: Any) -> None:
+    """Offer the commands."""
+    add_command(commands, "schema", "print the JSON Schema of a scenario file", _schema)
+    data = add_command(commands, "data", "list and fetch the files that come with capplan", _list)
+    actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = add_command(actions, "list", "list the bundled files", _list)
+    add_json(listing)
+    fetch = add_command(actions, "get", "copy a bundled file here, to be changed", _get)
+    fetch.add_argument("name", metavar="NAME", help="a name that capplan data list prints")
+    fetch.add_argument("--out", metavar="FILE", help="where to (the file's own name, here)")
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from capplan.scenario import Scenario
+
+    print_json(Scenario.model_json_schema())
+    return exits.DONE
+
+
+def _list(args: argparse.Namespace) -> int:
+    rows = [
+        {"name": name, "kind": kind, "bytes": path.stat().st_size, "about": _about(path)}
+        for name, kind, path in _files()
+    ]
+    if args.json:
+        print_json(rows)
+    else:
+        print_table([tuple(row.values()) for row in rows], ["name", "kind", "bytes", "about"])
+    return exits.DONE
+
+
+def _get(args: argparse.Namespace) -> int:
+    found = {name: path for name, _, path in _files()}
+    if args.name not in found:
+        raise DataError(f"one of {', '.join(found)}", field="NAME", value=args.name)
+    target = Path(args.out or found[args.name].name)
+    if target.exists():
+        raise DataError("a file that is not there yet", where=target, field="--out", value="a file")
+    shutil.copyfile(found[args.name], target)
+    sys.stdout.write(f"{target}\n")
+    return exits.DONE
+
+
+def _files() -> Iterator[tuple[str, str, Path]]:
+    from capplan.bundled import data_path
+
+    for path in sorted(data_path("scenarios").glob("*.yaml")):
+        yield path.stem, "scenario", path
+    for path in sorted(data_path().glob("sample/trace.*")):
+        yield "sample", "trace", path
+
+
+def _about(path: Path) -> str:
+    if path.suffix != ".yaml":
+        return ""
+    from capplan.scenario.files import read_yaml
+
+    text = " ".join(str(read_yaml(path).get("description", "")).split())
+    return text.split(". ")[0].rstrip(".")

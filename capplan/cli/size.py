@@ -1,0 +1,9 @@
+"""``capplan size``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Offer the command."""
