@@ -11,7 +11,7 @@ import pytest
 from capplan import charts
 from capplan.charts import theme
 from capplan.charts.batching import STATES
-from capplan.charts.parts import MOST_ROWS, cycled
+from capplan.charts.parts import MOST_ROWS, ordered
 from capplan.schema import DataError
 
 rng = np.random.default_rng(3)
@@ -277,4 +277,9 @@ def test_neighbouring_layers_and_outcomes_stay_apart_in_grey_print():
 def test_dashes_and_shapes_tell_as_many_apart_as_there_are_colours():
     assert len({tuple(d) for d in theme.DASHES}) == len(theme.CATEGORIES)
     assert len(set(theme.SHAPES)) == len(theme.SHAPES)
-    assert cycled([1, 2], 3) == [1, 2, 1]
+
+
+def test_a_class_keeps_its_colour_in_a_chart_that_lacks_another():
+    classes = pd.Series(pd.Categorical(["batch", "chat"], categories=CLASSES))
+    assert ordered(classes) == {"chat": 0, "batch": 2}
+    assert ordered(pd.Series(["batch", "chat", "batch"])) == {"batch": 0, "chat": 1}

@@ -14,6 +14,7 @@ from capplan.charts.parts import (
     colour,
     dash,
     layered,
+    ordered,
     rule_x,
     seconds,
     shape,
@@ -45,9 +46,13 @@ def goodput_by_batch(
     shown = (c.ACROSS, c.DOWN, c.GOODPUT, c.THROUGHPUT, c.TAIL, c.STATE)
     frame = checked(frame, shown, chart="goodput_by_batch")
     frame = frame.assign(good=frame[c.STATE.name] == STATES[0], label=_grid_labels(frame))
-    base = alt.Chart(frame, title="Goodput by batch size and window", height=alt.Step(36)).encode(
-        x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
-        y(c.DOWN, "O", title=down, sort="descending"),
+    base = (
+        alt.Chart(frame, title="Goodput by batch size and window")
+        .properties(width=alt.Step(72), height=alt.Step(40))
+        .encode(
+            x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
+            y(c.DOWN, "O", title=down, sort="descending"),
+        )
     )
     cells = base.mark_rect(stroke="white", strokeWidth=2).encode(
         alt.Color(
@@ -64,7 +69,7 @@ def goodput_by_batch(
     layers = [cells, labels]
     for point, dashed in ((reference, True), (chosen, False)):
         if point is not None:
-            layers.append(_outlined(point, dashed=dashed))
+            layers.append(_outlined(base, point, dashed=dashed))
     return layered(*layers)
 
 
@@ -81,7 +86,7 @@ def throughput_against_tail(
     encoded = {
         "y": y(c.THROUGHPUT, scale=alt.Scale(zero=False)),
         "color": _state_colour(),
-        "shape": shape(c.STATE, STATES),
+        "shape": shape(c.STATE, {name: i for i, name in enumerate(STATES)}),
         "tooltip": tooltip(shown),
     }
     unbounded = np.isinf(frame[c.TAIL.name])
@@ -104,7 +109,7 @@ def figures_by_bucket(frame: pd.DataFrame) -> alt.FacetChart:
     """
     shown = (c.ACROSS, c.FIGURE, c.VALUE, c.BUCKET)
     frame = checked(frame, shown, chart="figures_by_bucket").replace([np.inf, -np.inf], np.nan)
-    buckets = list(frame[c.BUCKET.name].drop_duplicates())
+    buckets = ordered(frame[c.BUCKET.name])
     figures = list(frame[c.FIGURE.name].drop_duplicates())
     chart: alt.FacetChart = (
         alt.Chart(frame)
@@ -112,7 +117,7 @@ def figures_by_bucket(frame: pd.DataFrame) -> alt.FacetChart:
         .encode(
             x(c.ACROSS, "O", axis=alt.Axis(labelAngle=0)),
             y(c.VALUE, title=None, scale=alt.Scale(zero=True)),
-            colour(c.BUCKET, buckets),
+            colour(c.BUCKET, buckets, lines=True),
             dash(c.BUCKET, buckets),
             tooltip=tooltip(shown),
         )
@@ -130,18 +135,18 @@ def slowdown_by_batch(frame: pd.DataFrame, *, across: str) -> alt.LayerChart:
     """
     shown = (c.ACROSS, c.SLOWDOWN, c.MIX, c.LOW, c.HIGH)
     frame = checked(frame, shown, chart="slowdown_by_batch")
-    mixes = list(frame[c.MIX.name].drop_duplicates())
-    base = alt.Chart(frame, title="What the long requests cost the short ones")
+    mixes = ordered(frame[c.MIX.name])
+    base = alt.Chart(frame, title="What the long requests cost the short ones", width=WIDTH)
     bars = base.mark_rule(strokeWidth=2, opacity=0.5).encode(
         x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
         alt.Y(f"{c.LOW.name}:Q"),
         alt.Y2(c.HIGH.name),
-        colour(c.MIX, mixes),
+        colour(c.MIX, mixes, lines=True),
     )
     lines = base.mark_line(point=True).encode(
         x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
         y(c.SLOWDOWN, scale=alt.Scale(zero=True)),
-        colour(c.MIX, mixes),
+        colour(c.MIX, mixes, lines=True),
         dash(c.MIX, mixes),
         tooltip=tooltip(shown),
     )
@@ -158,13 +163,13 @@ def _grid_labels(frame: pd.DataFrame) -> pd.Series:
     return frame[c.GOODPUT.name].map(lambda value: f"{value:.3g}") + marks.fillna("")
 
 
-def _outlined(point: tuple[float, float], *, dashed: bool) -> alt.LayerChart:
+def _outlined(like: alt.Chart, point: tuple[float, float], *, dashed: bool) -> alt.LayerChart:
     label = Column("outlined", "", "point", "str")
     name = "reference" if dashed else "chosen"
     frame = pd.DataFrame({c.ACROSS.name: [point[0]], c.DOWN.name: [point[1]], label.name: [name]})
-    base = alt.Chart(frame).encode(x(c.ACROSS, "O"), y(c.DOWN, "O", sort="descending"))
+    base = like.properties(data=frame)
     outline = base.mark_rect(
         fillOpacity=0, stroke=BLACK, strokeWidth=2, strokeDash=[4, 3] if dashed else [1, 0]
     )
-    text = base.mark_text(fontSize=9, dy=13 if dashed else -13)
+    text = base.mark_text(fontSize=9, dy=14 if dashed else -14)
     return layered(outline, text.encode(text=f"{label.name}:N"))

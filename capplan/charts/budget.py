@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, colour, layered, shape, tooltip, x, y
+from capplan.charts.parts import checked, colour, layered, ordered, rows, shape, tooltip, x
 from capplan.charts.theme import BLACK, LAYER_COLOURS
 
 
@@ -23,7 +23,7 @@ def budget_by_layer(frame: pd.DataFrame, *, title: str = "Wait budget") -> alt.L
     base = alt.Chart(frame, title=title, height=alt.Step(34))
     bars = base.mark_bar(height={"band": 0.72}).encode(
         x(c.PART, stack="zero"),
-        y(c.CLASS, "N", sort=None),
+        rows(c.CLASS),
         alt.Color(
             f"{c.LAYER.name}:N",
             title=c.LAYER.title,
@@ -33,11 +33,11 @@ def budget_by_layer(frame: pd.DataFrame, *, title: str = "Wait budget") -> alt.L
         tooltip=tooltip(shown),
     )
     ticks = base.mark_tick(color=BLACK, thickness=2.5, size=32).encode(
-        alt.X(f"max({c.DEADLINE.name}):Q"), y(c.CLASS, "N", sort=None)
+        alt.X(f"max({c.DEADLINE.name}):Q"), rows(c.CLASS)
     )
     labels = base.mark_text(align="left", dx=5, fontSize=11).encode(
         alt.X(f"max({c.DEADLINE.name}):Q"),
-        y(c.CLASS, "N", sort=None),
+        rows(c.CLASS),
         text=alt.Text(f"max({c.DEADLINE.name}):Q", format=".3~g"),
     )
     return layered(bars, ticks, labels)
@@ -50,13 +50,13 @@ def in_flight_readings(frame: pd.DataFrame) -> alt.Chart:
     """
     shown = (c.CLASS, c.READING, c.IN_FLIGHT)
     frame = checked(frame, shown, chart="in_flight_readings")
-    readings = list(frame[c.READING.name].drop_duplicates())
+    readings = ordered(frame[c.READING.name])
     chart: alt.Chart = (
         alt.Chart(frame, title="Requests in flight", height=alt.Step(34))
         .mark_point(size=110, opacity=0.9)
         .encode(
             x(c.IN_FLIGHT, scale=alt.Scale(zero=True)),
-            y(c.CLASS, "N", sort=None),
+            rows(c.CLASS),
             colour(c.READING, readings),
             shape(c.READING, readings),
             tooltip=tooltip(shown),

@@ -13,6 +13,7 @@ from capplan.charts.parts import (
     dash,
     layered,
     need,
+    ordered,
     rule_x,
     rule_y,
     seconds,
@@ -20,7 +21,7 @@ from capplan.charts.parts import (
     x,
     y,
 )
-from capplan.charts.theme import BLACK, OUTCOME_COLOURS
+from capplan.charts.theme import BLACK, OUTCOME_COLOURS, WIDTH
 from capplan.schema import OUTCOMES, TIMELINE
 
 _VALUE = {column.name: column for column in TIMELINE}["value"]
@@ -34,15 +35,19 @@ def flows_by_load(frame: pd.DataFrame, *, marked: float | None = None) -> alt.La
     """
     shown = (c.LOAD, c.FIGURE, c.FLOW, c.LOW, c.HIGH)
     frame = checked(frame, shown, chart="flows_by_load")
-    figures = list(frame[c.FIGURE.name].drop_duplicates())
+    figures = ordered(frame[c.FIGURE.name])
+    coloured = colour(c.FIGURE, figures, lines=True)
     base = alt.Chart(frame, title="What is offered, what is answered, what is worth it")
     band = base.mark_area(opacity=0.2).encode(
-        x(c.LOAD), alt.Y(f"{c.LOW.name}:Q"), alt.Y2(c.HIGH.name), colour(c.FIGURE, figures)
+        x(c.LOAD),
+        alt.Y(f"{c.LOW.name}:Q"),
+        alt.Y2(c.HIGH.name),
+        coloured,
     )
     lines = base.mark_line(point=True).encode(
         x(c.LOAD),
         y(c.FLOW, scale=alt.Scale(zero=True)),
-        colour(c.FIGURE, figures),
+        coloured,
         dash(c.FIGURE, figures),
         tooltip=tooltip(shown),
     )
@@ -69,25 +74,29 @@ def latency_by_load(
     """
     shown = (c.LOAD, c.CLASS, c.LATENCY, c.LOW, c.HIGH)
     frame = checked(frame, shown, chart="latency_by_load")
-    classes = list(frame[c.CLASS.name].drop_duplicates())
+    classes = ordered(frame[c.CLASS.name])
+    coloured = colour(c.CLASS, classes, lines=True)
     unbounded = frame[np.isinf(frame[c.LATENCY.name])]
     finite = frame.replace([np.inf, -np.inf], np.nan)
     base = alt.Chart(finite, title=latency)
     log = alt.Scale(type="log")
     band = base.mark_area(opacity=0.2).encode(
-        x(c.LOAD), alt.Y(f"{c.LOW.name}:Q"), alt.Y2(c.HIGH.name), colour(c.CLASS, classes)
+        x(c.LOAD),
+        alt.Y(f"{c.LOW.name}:Q"),
+        alt.Y2(c.HIGH.name),
+        coloured,
     )
     lines = base.mark_line(point=True).encode(
         x(c.LOAD),
         y(c.LATENCY, scale=log, title=f"{latency} (s)"),
-        colour(c.CLASS, classes),
+        coloured,
         dash(c.CLASS, classes),
         tooltip=tooltip(shown),
     )
     layers = [band, lines]
     if not unbounded.empty:
         edge = alt.Chart(unbounded).mark_point(shape="triangle-up", size=90)
-        layers.append(edge.encode(x(c.LOAD), y=alt.value(4), color=colour(c.CLASS, classes)))
+        layers.append(edge.encode(x(c.LOAD), y=alt.value(4), color=coloured))
     for name, bound_s in (promises or {}).items():
         layers.append(rule_y(bound_s, f"{name}: promised {seconds(bound_s)}"))
     return layered(*layers)
@@ -110,7 +119,7 @@ def outcomes_by_load(frame: pd.DataFrame) -> alt.Chart:
             alt.Order("order:Q"),
             tooltip=tooltip(shown),
         )
-        .properties(title="How requests end")
+        .properties(title="How requests end", width=WIDTH)
     )
     return chart
 
@@ -133,7 +142,7 @@ def outcomes_over_time(requests: pd.DataFrame, *, window_s: float = 10.0) -> alt
         alt.Chart(frame, title=f"How requests end, windows of {window_s:g} s")
         .mark_bar()
         .encode(
-            x(c.TIME),
+            x(c.TIME, bin="binned"),
             x2="end:Q",
             y=y(c.FLOW, stack="zero"),
             color=_outcome_colour(frame),
@@ -153,14 +162,14 @@ def waiting_over_time(timeline: pd.DataFrame, *, points: int = 300) -> alt.Chart
     need(timeline, "time_s", "layer", "replica", "metric", "value", chart="waiting_over_time")
     shown = (c.TIME, c.LAYER, _VALUE)
     frame = checked(_lengths(timeline, points), shown, chart="waiting_over_time")
-    layers = list(frame[c.LAYER.name].drop_duplicates())
+    layers = ordered(frame[c.LAYER.name])
     chart: alt.Chart = (
         alt.Chart(frame, title="Waiting in each queue")
         .mark_line(interpolate="step-after")
         .encode(
             x(c.TIME),
             y(_VALUE, title="requests waiting"),
-            colour(c.LAYER, layers),
+            colour(c.LAYER, layers, lines=True),
             dash(c.LAYER, layers),
             tooltip=tooltip(shown),
         )
@@ -180,7 +189,7 @@ def in_flight_over_time(
     need(requests, *needed, chart="in_flight_over_time")
     shown = (c.TIME, c.IN_FLIGHT, c.CLASS)
     frame = checked(_in_flight(requests, points), shown, chart="in_flight_over_time")
-    classes = list(frame[c.CLASS.name].drop_duplicates())
+    classes = ordered(requests[c.CLASS.name])
     area = (
         alt.Chart(frame, title="Requests in flight")
         .mark_area(interpolate="step-after", opacity=0.85)

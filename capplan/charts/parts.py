@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
 
-from capplan.charts.theme import CATEGORIES, DASHES, SHAPES, VERMILLION
+from capplan.charts.theme import CATEGORIES, DASHES, HEIGHT, SHAPES, VERMILLION
 from capplan.schema import Column, DataError, names, require_columns
 
 MOST_ROWS = 5000
 """Rows a chart may carry. Each is kept in the page twice, as a mark and as data, and Altair
 refuses more; so frames are aggregated before they are drawn."""
+
+_STROKES = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=500, symbolStrokeWidth=2)
 
 TypeCode = Literal["Q", "N", "O", "T"]
 
@@ -51,22 +53,48 @@ def y(column: Column, kind: TypeCode = "Q", **options: Any) -> alt.Y:
     return alt.Y(f"{column.name}:{kind}", **{"title": column.title, **options})
 
 
-def colour(column: Column, values: Sequence[str], **options: Any) -> alt.Color:
-    """Return a colour per value, in the stated order."""
-    scale = alt.Scale(domain=list(values), range=cycled(CATEGORIES, len(values)))
-    return alt.Color(f"{column.name}:N", **{"title": column.title, "scale": scale, **options})
+def ordered(values: pd.Series[Any]) -> dict[str, int]:
+    """Return the distinct values, each with its place among the colours.
+
+    A categorical column keeps the places of its categories, so that a class has the same colour
+    in a chart that lacks another; of any other column, places are in order of appearance.
+    """
+    present = [str(value) for value in values.drop_duplicates()]
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        places = {str(value): i for i, value in enumerate(values.cat.categories)}
+        return {name: i for name, i in places.items() if name in present}
+    return {name: i for i, name in enumerate(present)}
 
 
-def dash(column: Column, values: Sequence[str], **options: Any) -> alt.StrokeDash:
+def colour(column: Column, order: Mapping[str, int], *, lines: bool = False) -> alt.Color:
+    """Return a colour per value, by its place; ``lines`` for the legend of a line chart."""
+    scale = alt.Scale(
+        domain=list(order), range=[CATEGORIES[i % len(CATEGORIES)] for i in order.values()]
+    )
+    legend = _STROKES if lines else alt.Legend(symbolOpacity=1)
+    return alt.Color(f"{column.name}:N", title=column.title, scale=scale, legend=legend)
+
+
+def dash(column: Column, order: Mapping[str, int]) -> alt.StrokeDash:
     """Return a dash per value, so that lines stay apart in grey print."""
-    scale = alt.Scale(domain=list(values), range=cycled(DASHES, len(values)))
-    return alt.StrokeDash(f"{column.name}:N", **{"title": column.title, "scale": scale, **options})
+    scale = _scale(order, DASHES)
+    return alt.StrokeDash(f"{column.name}:N", title=column.title, scale=scale, legend=_STROKES)
 
 
-def shape(column: Column, values: Sequence[str], **options: Any) -> alt.Shape:
+def shape(column: Column, order: Mapping[str, int]) -> alt.Shape:
     """Return a point shape per value, so that points stay apart in grey print."""
-    scale = alt.Scale(domain=list(values), range=cycled(SHAPES, len(values)))
-    return alt.Shape(f"{column.name}:N", **{"title": column.title, "scale": scale, **options})
+    scale = _scale(order, SHAPES)
+    return alt.Shape(f"{column.name}:N", title=column.title, scale=scale)
+
+
+def _scale(order: Mapping[str, int], values: Sequence[Any]) -> alt.Scale:
+    return alt.Scale(domain=list(order), range=[values[i % len(values)] for i in order.values()])
+
+
+def rows(column: Column, **options: Any) -> alt.Y:
+    """Return one row per value of a column, in the frame's order, the title above the labels."""
+    axis = alt.Axis(titleAngle=0, titleAlign="right", titleX=-4, titleY=-8)
+    return y(column, "N", **{"sort": None, "axis": axis, **options})
 
 
 def tooltip(columns: Iterable[Column]) -> list[alt.Tooltip]:
@@ -79,33 +107,28 @@ def tooltip(columns: Iterable[Column]) -> list[alt.Tooltip]:
     ]
 
 
-def cycled(values: Sequence[Any], count: int) -> list[Any]:
-    """Return ``count`` values, from the start again where they do not suffice.
-
-    >>> cycled("ab", 3)
-    ['a', 'b', 'a']
-    """
-    return [values[i % len(values)] for i in range(count)]
-
-
 def rule_y(value: float, label: str, *, colour_of: str = VERMILLION) -> alt.LayerChart:
     """Return a labelled horizontal rule, as a promise is drawn."""
     base = alt.Chart(pd.DataFrame({"value": [value], "label": [label]}))
     rule = base.mark_rule(color=colour_of, strokeDash=[6, 3], strokeWidth=1.5).encode(y="value:Q")
-    text = base.mark_text(
-        align="left", baseline="bottom", dx=4, dy=-2, color=colour_of, fontSize=11
-    ).encode(x=alt.value(0), y="value:Q", text="label:N")
-    return layered(rule, text)
+    place = {"x": alt.value(0), "y": alt.Y("value:Q")}
+    return layered(rule, *_label(base, place, colour_of, baseline="bottom", dx=4, dy=-3))
 
 
 def rule_x(value: float, label: str, *, colour_of: str = VERMILLION) -> alt.LayerChart:
-    """Return a labelled vertical rule."""
+    """Return a labelled vertical rule; the label stands at its foot."""
     base = alt.Chart(pd.DataFrame({"value": [value], "label": [label]}))
     rule = base.mark_rule(color=colour_of, strokeDash=[6, 3], strokeWidth=1.5).encode(x="value:Q")
-    text = base.mark_text(
-        align="left", baseline="top", dx=4, dy=2, color=colour_of, fontSize=11
-    ).encode(x="value:Q", y=alt.value(0), text="label:N")
-    return layered(rule, text)
+    place = {"x": alt.X("value:Q"), "y": alt.value(HEIGHT)}
+    return layered(rule, *_label(base, place, colour_of, baseline="bottom", dx=4, dy=-4))
+
+
+def _label(base: alt.Chart, place: dict[str, Any], colour_of: str, **at: Any) -> list[Any]:
+    """Return a text and, under it, its white outline: readable over any mark."""
+    mark = {"align": "left", "fontSize": 11, **at}
+    outline = base.mark_text(stroke="white", strokeWidth=3, strokeJoin="round", **mark)
+    text = base.mark_text(color=colour_of, **mark)
+    return [each.encode(text="label:N", **place) for each in (outline, text)]
 
 
 def layered(*charts: Any) -> alt.LayerChart:

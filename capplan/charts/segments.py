@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, tooltip, x, y
+from capplan.charts.parts import checked, rows, tooltip, x
 from capplan.charts.theme import LAYER_COLOURS
 from capplan.schema import Column
 
@@ -27,7 +27,7 @@ def time_by_layer(frame: pd.DataFrame) -> alt.Chart:
         .mark_bar(height={"band": 0.72})
         .encode(
             x(_MEAN, stack="zero"),
-            y(c.CLASS, "N", sort=None),
+            rows(c.CLASS),
             alt.Color(
                 f"{c.LAYER.name}:N",
                 title=c.LAYER.title,

@@ -8,7 +8,18 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, colour, dash, layered, rule_x, rule_y, tooltip, x, y
+from capplan.charts.parts import (
+    checked,
+    colour,
+    dash,
+    layered,
+    ordered,
+    rule_x,
+    rule_y,
+    tooltip,
+    x,
+    y,
+)
 from capplan.charts.theme import BLACK, GREY
 
 
@@ -27,27 +38,34 @@ def goodput_by_replicas(
     shown = (c.REPLICAS, c.LOST, c.GOOD_SHARE, c.LOW, c.HIGH)
     frame = checked(frame, shown, chart="goodput_by_replicas")
     frame = frame.assign(**{c.LOST.name: frame[c.LOST.name].astype(str)})
-    lost = list(frame[c.LOST.name].drop_duplicates())
+    lost = ordered(frame[c.LOST.name])
     base = alt.Chart(frame, title="Requests with every promise kept, by replicas")
     whole = alt.Axis(format="d", tickMinStep=1)
     band = base.mark_area(opacity=0.2).encode(
         x(c.REPLICAS, axis=whole),
         alt.Y(f"{c.LOW.name}:Q"),
         alt.Y2(c.HIGH.name),
-        colour(c.LOST, lost),
+        colour(c.LOST, lost, lines=True),
     )
     lines = base.mark_line(point=True).encode(
         x(c.REPLICAS, axis=whole, scale=alt.Scale(zero=False, padding=16)),
         y(c.GOOD_SHARE, axis=alt.Axis(format="%")),
-        colour(c.LOST, lost),
+        colour(c.LOST, lost, lines=True),
         dash(c.LOST, lost),
         tooltip=tooltip(shown),
     )
     layers = [band, lines]
     if promise_fraction is not None:
-        layers.append(rule_y(promise_fraction, f"promised {promise_fraction:.4g}"))
-    for name, replicas in (rules or {}).items():
-        layers.append(rule_x(replicas, name, colour_of=GREY))
-    if chosen is not None:
-        layers.append(rule_x(chosen, f"simulated: {chosen}", colour_of=BLACK))
+        layers.append(rule_y(promise_fraction, f"promised {promise_fraction:.4%}"))
+    ours = {} if chosen is None else {"simulated": chosen}
+    for replicas, label in _told_once({**ours, **(rules or {})}).items():
+        layers.append(rule_x(replicas, label, colour_of=BLACK if replicas == chosen else GREY))
     return layered(*layers)
+
+
+def _told_once(rules: Mapping[str, float]) -> dict[float, str]:
+    """Return one label per number of replicas, however many rules arrive at it."""
+    labels: dict[float, str] = {}
+    for name, replicas in rules.items():
+        labels[replicas] = f"{labels[replicas]}, {name}" if replicas in labels else name
+    return labels

@@ -7,7 +7,19 @@ import numpy as np
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, colour, dash, layered, need, rule_y, tooltip, x, y
+from capplan.charts.parts import (
+    checked,
+    colour,
+    dash,
+    layered,
+    need,
+    ordered,
+    rows,
+    rule_y,
+    tooltip,
+    x,
+    y,
+)
 from capplan.charts.theme import HEIGHT, WIDTH
 from capplan.schema import Column
 
@@ -22,7 +34,7 @@ def rate_over_time(trace: pd.DataFrame, *, window_s: float = 60.0) -> alt.LayerC
     need(trace, "arrival_s", "request_class", chart="rate_over_time")
     counted = _rates(trace, window_s)
     frame = checked(counted, (c.TIME, c.RATE, c.CLASS), chart="rate_over_time")
-    classes = _classes(trace)
+    classes = ordered(trace[c.CLASS.name])
     area = (
         alt.Chart(frame, title=f"Arrival rate, windows of {window_s:g} s")
         .mark_area(interpolate="step-after", opacity=0.85)
@@ -45,14 +57,14 @@ def dispersion_by_window(frame: pd.DataFrame) -> alt.LayerChart:
     """
     shown = (c.WINDOW, c.DISPERSION, c.CLASS)
     frame = checked(frame, shown, chart="dispersion_by_window")
-    classes = _classes(frame)
+    classes = ordered(frame[c.CLASS.name])
     lines = (
         alt.Chart(frame, title="How bursty, and on which time scale")
         .mark_line(point=True)
         .encode(
             x(c.WINDOW, scale=alt.Scale(type="log")),
-            y(c.DISPERSION, scale=alt.Scale(type="log")),
-            colour(c.CLASS, classes),
+            y(c.DISPERSION, scale=alt.Scale(type="log", padding=12)),
+            colour(c.CLASS, classes, lines=True),
             dash(c.CLASS, classes),
             tooltip=tooltip(shown),
         )
@@ -67,14 +79,14 @@ def length_distributions(trace: pd.DataFrame) -> alt.FacetChart:
     0.5, 0.95 and 0.99 are drawn as points.
     """
     need(trace, "prompt_tokens", "output_tokens", "request_class", chart="length_distributions")
-    classes = _classes(trace)
+    classes = ordered(trace[c.CLASS.name])
     shown = (c.TOKENS, c.SHARE, c.CLASS, c.LENGTH)
     frame = checked(_length_quantiles(trace), shown, chart="length_distributions")
     share = Column(c.SHARE.name, "", "share of requests not longer")
     base = alt.Chart().encode(
         x(c.TOKENS, scale=alt.Scale(type="log")),
         y(share, axis=alt.Axis(format="%")),
-        colour(c.CLASS, classes),
+        colour(c.CLASS, classes, lines=True),
         tooltip=tooltip(shown),
     )
     marked = alt.FieldOneOfPredicate(field=c.SHARE.name, oneOf=[0.5, 0.95, 0.99])
@@ -141,8 +153,8 @@ def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
         .mark_bar()
         .encode(
             x(c.REQUESTS, stack="zero"),
-            y(c.TENANT, "N", sort="-x"),
-            colour(c.CLASS, _classes(trace)),
+            rows(c.TENANT, sort="-x"),
+            colour(c.CLASS, ordered(trace[c.CLASS.name])),
             tooltip=tooltip((c.TENANT, c.CLASS, c.REQUESTS)),
         )
     )
@@ -152,10 +164,6 @@ def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
 _END_X = Column("prompt_tokens_to", "tokens", "prompt length, upper end", "int")
 _END_Y = Column("output_tokens_to", "tokens", "output length, upper end", "int")
 _LENGTH_HEADER = alt.Header(labelExpr="datum.value + ' length'")
-
-
-def _classes(frame: pd.DataFrame) -> list[str]:
-    return [str(name) for name in frame[c.CLASS.name].drop_duplicates()]
 
 
 def _span(trace: pd.DataFrame) -> float:
