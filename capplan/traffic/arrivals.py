@@ -1,0 +1,96 @@
+"""When requests arrive: a unit-rate renewal process whose clock runs with the planned rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from capplan.scenario.traffic import Arrivals, Even, GammaGaps, Poisson
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capplan.traffic.curve import RateCurve
+
+CHUNK = 1 << 14
+"""Gaps drawn at once. A constant, so that fewer requests are always the first of more requests."""
+
+
+def arrival_times_s(
+    plan: RateCurve,
+    arrivals: Arrivals,
+    *,
+    rng: np.random.Generator,
+    limit: int | None = None,
+) -> NDArray[np.float64]:
+    """Return arrival times of one replication, in order, at most ``limit`` of them, s.
+
+    The points of a renewal process of rate 1 are read on a clock that shows the number of
+    requests expected so far; so the expected number up to t is the plan's own, for every law of
+    the gaps, and no gap is cut.
+    Source: Cinlar, "Introduction to Stochastic Processes", 1975, section 4.7 (Poisson);
+    Gerhardt and Nelson, "Transforming renewal processes for simulation of nonstationary arrival
+    processes", INFORMS Journal on Computing 21(4), 2009, section 3 (other gaps).
+
+    Raises
+    ------
+    ValueError
+        For a ``limit`` below 1.
+    """
+    import numpy as np
+
+    if limit is not None and limit < 1:
+        msg = f"limit must be at least 1, got {limit}"
+        raise ValueError(msg)
+    parts, drawn = [], 0
+    for points in _points(arrivals, rng):
+        inside = points[points <= plan.expected]
+        parts.append(inside)
+        drawn += len(inside)
+        if len(inside) < len(points) or (limit is not None and drawn >= limit):
+            break
+    return plan.time_of(np.concatenate(parts)[:limit])
+
+
+def _points(arrivals: Arrivals, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
+    """Yield the points of the unit-rate process, chunk by chunk."""
+    import numpy as np
+
+    last = first_gap(arrivals, rng)
+    yield np.array([last])
+    while True:
+        points = last + np.cumsum(gaps(arrivals, CHUNK, rng))
+        last = float(points[-1])
+        yield points
+
+
+def gaps(arrivals: Arrivals, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return n gaps of mean 1."""
+    import numpy as np
+
+    match arrivals:
+        case Poisson():
+            return rng.standard_exponential(n)
+        case GammaGaps(cv=cv):
+            return rng.standard_gamma(cv**-2, n) * cv**2
+        case Even():
+            return np.ones(n)
+
+
+def first_gap(arrivals: Arrivals, rng: np.random.Generator) -> float:
+    """Return the wait for the first request: the rest of a gap that began before the start.
+
+    It has the equilibrium law, a uniform part of a gap drawn in proportion to its length (for
+    gamma gaps of shape k: gamma of shape k + 1); with it the process is stationary and the rate
+    exact from the first second. An ordinary first gap would give bursty traffic
+    (cv² - 1)/2 requests too many.
+    Source: Cox, "Renewal Theory", 1962, sections 2.2 and 5.4.
+    """
+    match arrivals:
+        case Poisson():
+            return float(rng.standard_exponential())
+        case GammaGaps(cv=cv):
+            return float(rng.random() * rng.standard_gamma(cv**-2 + 1) * cv**2)
+        case Even():
+            return float(rng.random())

@@ -1,0 +1,215 @@
+"""What a trace does not say of its requests, from the scenario; each assumption in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capplan.schema import DataError
+from capplan.traffic.laws import tenants_of
+from capplan.traffic.streams import Stream, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from capplan.scenario import ClassRule, Scenario
+
+    Objects = NDArray[np.object_]
+    Bools = NDArray[np.bool_]
+
+
+def completed(
+    frame: pd.DataFrame, scenario: Scenario, *, seed: int, replication: int, source: str
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows with every column of a trace filled, and what was assumed.
+
+    Class: the trace's, else the first rule of ``traffic.rules`` that matches, else the default
+    class. Tenant: the trace's, else the rule's, else drawn by share. Priority, streaming and
+    deadline: the trace's, else those of the class.
+
+    Raises
+    ------
+    DataError
+        For a class in the trace that the scenario does not have.
+    """
+    import numpy as np
+    import pandas as pd
+
+    notes: list[str] = []
+    classes, rule = _classes(frame, scenario, source, notes)
+    rng = stream(seed, replication, Stream.TENANTS)
+    out = {
+        "request_id": _ids(frame),
+        "arrival_s": frame["arrival_s"].to_numpy(),
+        "prompt_tokens": frame["prompt_tokens"].to_numpy(),
+        "output_tokens": frame["output_tokens"].to_numpy(),
+        "request_class": classes,
+        "tenant": _tenants(frame, scenario, classes, rule_of=rule, rng=rng, notes=notes),
+        "session": _session(frame),
+        "priority": _by_class(frame, "priority", classes, scenario, notes).astype(np.int64),
+        "streaming": _streaming(frame, scenario, classes, (seed, replication), notes),
+        "deadline_s": _by_class(frame, "deadline_s", classes, scenario, notes),
+        "size": _numbers(frame, "size"),
+        "prefix_blocks": _prefixes(frame),
+    }
+    return pd.DataFrame(out), notes
+
+
+def _classes(
+    frame: pd.DataFrame, scenario: Scenario, source: str, notes: list[str]
+) -> tuple[Objects, NDArray[np.int64]]:
+    """Return each row's class, and the rule that gave it (-1 = none)."""
+    import numpy as np
+
+    classes = _objects(frame, "request_class")
+    unnamed = _missing(classes)
+    known = {c.name for c in scenario.classes}
+    if strange := sorted({str(c) for c in classes[~unnamed]} - known):
+        rule = f"a class of the scenario ({', '.join(sorted(known))})"
+        raise DataError(rule, where=source, field="request_class", value=", ".join(strange))
+    rule_of = np.full(len(frame), -1)
+    for i, rule_ in enumerate(scenario.traffic.rules):
+        hit = unnamed & (rule_of < 0) & _matches(frame, rule_)
+        rule_of[hit] = i
+        classes[hit] = rule_.request_class
+        if hit.any():
+            notes.append(
+                f"{_of(hit)} named no class and became {rule_.request_class} by rule {i + 1}."
+            )
+    rest = unnamed & (rule_of < 0)
+    default = scenario.request_class().name
+    classes[rest] = default
+    if rest.any():
+        notes.append(f"{_of(rest)} named no class and became {default}, the default class.")
+    return classes, rule_of
+
+
+def _matches(frame: pd.DataFrame, rule: ClassRule) -> Bools:
+    import numpy as np
+
+    hit = np.ones(len(frame), dtype=bool)
+    for column in ("prompt_tokens", "output_tokens"):
+        least, most = getattr(rule, f"min_{column}"), getattr(rule, f"max_{column}")
+        tokens = frame[column].to_numpy()
+        hit &= True if least is None else tokens >= least
+        hit &= True if most is None else tokens <= most
+    return hit
+
+
+def _tenants(
+    frame: pd.DataFrame,
+    scenario: Scenario,
+    classes: Objects,
+    *,
+    rule_of: NDArray[np.int64],
+    rng: np.random.Generator,
+    notes: list[str],
+) -> Objects:
+    tenants = _objects(frame, "tenant")
+    for i, rule in enumerate(scenario.traffic.rules):
+        if rule.tenant is not None:
+            tenants[_missing(tenants) & (rule_of == i)] = rule.tenant
+    unnamed = _missing(tenants)
+    if unnamed.any():
+        tenants[unnamed] = tenants_of(scenario, classes, rng)[unnamed]
+        how = "drawn by share" if len(scenario.tenants) > 1 else f"{scenario.tenants[0].name}"
+        notes.append(f"{_of(unnamed)} named no tenant: {how}.")
+    return tenants
+
+
+def _by_class(
+    frame: pd.DataFrame, column: str, classes: Objects, scenario: Scenario, notes: list[str]
+) -> NDArray[np.float64]:
+    """Return the trace's numbers; where it has none, those of the class."""
+    import numpy as np
+
+    values = _numbers(frame, column)
+    unnamed = np.isnan(values)
+    for c in scenario.classes:
+        of_class = c.priority if column == "priority" else c.promises.deadline_s
+        rows = unnamed & (classes == c.name)
+        values[rows] = np.nan if of_class is None else of_class
+    if unnamed.any():
+        what = "priority" if column == "priority" else "deadline"
+        notes.append(f"{_of(unnamed)} named no {what}: that of the class.")
+    if column == "deadline_s" and np.isnan(values).any():
+        notes.append(f"{_of(np.isnan(values))} have no deadline: their callers never give up.")
+    return values
+
+
+def _streaming(
+    frame: pd.DataFrame,
+    scenario: Scenario,
+    classes: Objects,
+    key: tuple[int, int],
+    notes: list[str],
+) -> Bools:
+    import numpy as np
+
+    stated = _objects(frame, "streaming")
+    unnamed = _missing(stated)
+    streams = {c.name: c.streaming for c in scenario.classes}
+    by_class = np.array([streams[name] for name in classes], dtype=bool)
+    share = scenario.traffic.streaming_fraction
+    if share is not None:
+        by_class &= stream(*key, Stream.STREAMING).random(len(frame)) < share
+    if unnamed.any():
+        how = "" if share is None else f", {share:g} of the streaming classes' requests"
+        notes.append(f"{_of(unnamed)} did not say whether they stream: as the class does{how}.")
+    return np.where(unnamed, by_class, stated == True)  # noqa: E712
+
+
+def _ids(frame: pd.DataFrame) -> Objects:
+    import numpy as np
+
+    ids = _objects(frame, "request_id")
+    unnamed = _missing(ids)
+    numbered = np.array([f"r{i}" for i in range(len(frame))], dtype=object)
+    return np.where(unnamed, numbered, ids)
+
+
+def _session(frame: pd.DataFrame) -> Objects:
+    sessions = _objects(frame, "session")
+    sessions[_missing(sessions)] = None
+    return sessions
+
+
+def _prefixes(frame: pd.DataFrame) -> Objects:
+    import numpy as np
+
+    blocks = _objects(frame, "prefix_blocks")
+    none = np.zeros(0, dtype=np.int64)
+    none.flags.writeable = False
+    for i, ids in enumerate(blocks):
+        if ids is None or isinstance(ids, float):
+            blocks[i] = none
+    return blocks
+
+
+def _objects(frame: pd.DataFrame, column: str) -> Objects:
+    import numpy as np
+
+    if column in frame:
+        return frame[column].to_numpy(dtype=object, copy=True)
+    return np.full(len(frame), None, dtype=object)
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    import numpy as np
+
+    if column in frame:
+        return frame[column].to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+    return np.full(len(frame), np.nan)
+
+
+def _missing(values: Objects) -> Bools:
+    import numpy as np
+    import pandas as pd
+
+    return np.asarray(pd.isna(values), dtype=bool)
+
+
+def _of(rows: Bools) -> str:
+    n = int(rows.sum())
+    return f"{n:,} of {len(rows):,} requests"

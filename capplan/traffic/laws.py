@@ -1,0 +1,159 @@
+"""Requests drawn from the laws of a scenario's classes, where there is no base trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from capplan.scenario.classes import FixedLength, Length, LognormalLength
+from capplan.traffic.streams import Stream, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from capplan.scenario import RequestClass, Scenario
+
+    Ints = NDArray[np.int64]
+
+Z95 = 1.6448536269514722
+"""95th percentile of the standard normal law."""
+
+PREFIX_BLOCK_TOKENS = 16
+"""Tokens in one block of a drawn prefix: vLLM's default block size (its ``--block-size``)."""
+
+MOST_REDRAWS = 1000
+
+
+def drawn_rows(scenario: Scenario, n: int, *, seed: int, replication: int) -> pd.DataFrame:
+    """Return n rows: class and tenant by share, lengths by the class's laws, tenant prefixes."""
+    import numpy as np
+    import pandas as pd
+
+    classes = scenario.classes
+    index = pick(n, [c.share for c in classes], stream(seed, replication, Stream.CLASSES))
+    normals = stream(seed, replication, Stream.LENGTHS).standard_normal((n, 2))
+    prompt, output = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for i, c in enumerate(classes):
+        rows = index == i
+        rng = stream(seed, replication, Stream.LENGTHS).spawn(i + 1)[i]
+        prompt[rows], output[rows] = lengths(c, normals[rows], rng)
+    names = np.array([c.name for c in classes], dtype=object)[index]
+    tenant = tenants_of(scenario, names, stream(seed, replication, Stream.TENANTS))
+    frame = pd.DataFrame(
+        {
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+            "request_class": names,
+            "tenant": tenant,
+        }
+    )
+    if any(c.prefix_tokens for c in classes):
+        frame["prefix_blocks"] = _prefixes(classes, index, tenant, prompt)
+    return frame
+
+
+def pick(n: int, weights: Sequence[float], rng: np.random.Generator) -> Ints:
+    """Return n indexes drawn with the weights, one uniform number each."""
+    import numpy as np
+
+    edges = np.cumsum(weights)
+    return np.searchsorted(edges / edges[-1], rng.random(n), side="right").clip(
+        max=len(weights) - 1
+    )
+
+
+def tenants_of(
+    scenario: Scenario, class_names: NDArray[np.object_], rng: np.random.Generator
+) -> NDArray[np.object_]:
+    """Return a tenant for each request, by share among the tenants that use its class.
+
+    A class that no tenant lists is used by those that list none, or else by all.
+    """
+    import numpy as np
+
+    chance = rng.random(len(class_names))
+    tenants = np.empty(len(class_names), dtype=object)
+    for name in dict.fromkeys(class_names):
+        users = [t for t in scenario.tenants if not t.classes or name in t.classes]
+        users = users or list(scenario.tenants)
+        edges = np.cumsum([t.share for t in users])
+        rows = class_names == name
+        which = np.searchsorted(edges / edges[-1], chance[rows], side="right")
+        tenants[rows] = np.array([t.name for t in users], dtype=object)[
+            which.clip(max=len(users) - 1)
+        ]
+    return tenants
+
+
+def lengths(
+    request_class: RequestClass, normals: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[Ints, Ints]:
+    """Return prompt and output lengths for rows of two independent standard normals.
+
+    The logarithms of two log-normal lengths have the class's correlation (Gaussian copula). A
+    pair of which one lies beyond its ``max_tokens`` is drawn again as a pair, from ``rng``.
+
+    Raises
+    ------
+    ValueError
+        When a pair still lies beyond after a thousand draws.
+    """
+    import numpy as np
+
+    c = request_class
+    prompt, output = _pair(c, normals)
+    for _ in range(MOST_REDRAWS):
+        beyond = (prompt > _most(c.prompt_tokens)) | (output > _most(c.output_tokens))
+        left = int(np.count_nonzero(beyond))
+        if not left:
+            return prompt.astype(np.int64), output.astype(np.int64)
+        prompt[beyond], output[beyond] = _pair(c, rng.standard_normal((left, 2)))
+    msg = f"class {c.name}: lengths nearly always lie beyond max_tokens"
+    raise ValueError(msg)
+
+
+def _pair(
+    c: RequestClass, normals: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r = c.length_correlation
+    first = normals[:, 0]
+    second = r * first + math.sqrt(1 - r**2) * normals[:, 1]
+    return _value(c.prompt_tokens, first), _value(c.output_tokens, second)
+
+
+def _value(law: Length, normal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return exp(ln p50 + z · ln(p95 / p50) / z95), rounded up; or the fixed length."""
+    import numpy as np
+
+    match law:
+        case FixedLength(tokens=tokens):
+            return np.full(len(normal), float(tokens))
+        case LognormalLength(p50_tokens=p50, p95_tokens=p95):
+            sigma = math.log(p95 / p50) / Z95
+            return np.asarray(np.ceil(p50 * np.exp(sigma * normal)))
+
+
+def _most(law: Length) -> int:
+    return law.tokens if isinstance(law, FixedLength) else law.max_tokens
+
+
+def _prefixes(
+    classes: Sequence[RequestClass],
+    index: Ints,
+    tenant: NDArray[np.object_],
+    prompt: Ints,
+) -> NDArray[np.object_]:
+    """Return the complete blocks of the prefix that a class's requests of one tenant share."""
+    import numpy as np
+
+    names = {name: i for i, name in enumerate(sorted(set(tenant)))}
+    longest = max(c.prefix_tokens for c in classes) // PREFIX_BLOCK_TOKENS
+    out = np.empty(len(index), dtype=object)
+    for row, (c, t, tokens) in enumerate(zip(index.tolist(), tenant, prompt.tolist(), strict=True)):
+        n = min(classes[c].prefix_tokens, tokens) // PREFIX_BLOCK_TOKENS
+        first = (c * len(names) + names[t]) * longest
+        out[row] = np.arange(first, first + n)
+    return out
