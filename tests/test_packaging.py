@@ -90,6 +90,6 @@ def test_an_installed_wheel_finds_its_own_files(installed, tmp_path):
 
 
 def test_an_installed_wheel_has_the_command(installed, tmp_path):
-    assert "usage: capplan" in run(installed, tmp_path, "-m", "capplan.cli", "--help")
+    assert "usage: capplan" in run(installed, tmp_path, "-m", "capplan", "--help")
     script = shutil.which("capplan", path=str(installed / "bin"))
     assert script is not None
