@@ -73,6 +73,13 @@ def test_files_named_in_a_document_exist(document):
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_every_bundled_data_folder_is_described():
+    text = (ROOT / "data" / "README.md").read_text()
+    folders = [path.name for path in (ROOT / "data").iterdir() if path.is_dir()]
+    assert folders
+    assert [name for name in folders if f"`{name}/`" not in text] == []
+
+
 def test_columns_named_in_the_glossary_exist():
     named = COLUMN.findall((ROOT / "GLOSSARY.md").read_text())
     known = {(table, column.name) for table, columns in TABLES.items() for column in columns}
