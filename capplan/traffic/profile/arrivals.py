@@ -1,0 +1,191 @@
+"""Arrivals: rate, burstiness at every scale, the day's pattern, drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SCALES_S = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
+PEAK_WINDOW_S = 60.0
+LEAST_WINDOWS = 10
+LEAST_FOR_DRIFT = 20
+MOST_WINDOWS = 50_000_000
+_KS_5_PERCENT = 1.358
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Rate and burstiness of one stream of arrivals.
+
+    Attributes
+    ----------
+    requests, duration_s, rate_rps
+        Requests in the time they were watched for.
+    gap_cv
+        Coefficient of variation of the gaps; 1 for a Poisson stream.
+    index_of_dispersion
+        Scale (s) → variance ÷ mean of the counts; 1 for a Poisson stream, NaN where the trace
+        holds fewer than ten windows of that scale.
+    peak_to_mean_60s
+        Fullest aligned minute ÷ mean minute; NaN for less than a minute.
+    """
+
+    requests: int
+    duration_s: float
+    rate_rps: float
+    gap_cv: float
+    index_of_dispersion: Mapping[str, float]
+    peak_to_mean_60s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "requests": self.requests,
+            "duration_s": self.duration_s,
+            "rate_rps": self.rate_rps,
+            "gap_cv": self.gap_cv,
+            "index_of_dispersion": dict(self.index_of_dispersion),
+            "peak_to_mean_60s": self.peak_to_mean_60s,
+        }
+
+
+def arrivals(arrival_s: Floats, *, start_s: float, duration_s: float, rate_rps: float) -> Arrivals:
+    """Return the rate and burstiness of sorted arrivals watched from ``start_s``."""
+    since = arrival_s - start_s
+    return Arrivals(
+        requests=len(arrival_s),
+        duration_s=duration_s,
+        rate_rps=rate_rps,
+        gap_cv=gap_cv(arrival_s),
+        index_of_dispersion={
+            f"{scale:g}": index_of_dispersion(since, scale, duration_s) for scale in SCALES_S
+        },
+        peak_to_mean_60s=peak_to_mean(since, PEAK_WINDOW_S, duration_s),
+    )
+
+
+def gap_cv(arrival_s: Floats) -> float:
+    """Return standard deviation ÷ mean of the gaps; NaN below two gaps.
+
+    >>> gap_cv(np.array([0.0, 1.0, 2.0, 3.0]))
+    0.0
+    """
+    gaps = np.diff(arrival_s)
+    if len(gaps) < 2 or gaps.mean() == 0:  # noqa: PLR2004
+        return math.nan
+    return float(gaps.std(ddof=1) / gaps.mean())
+
+
+def counts(since_s: Floats, width_s: float, duration_s: float) -> npt.NDArray[np.intp]:
+    """Return requests per complete window of ``width_s`` from the start."""
+    n = int(duration_s / width_s + 1e-9)
+    if n < 1 or n > MOST_WINDOWS:
+        return np.empty(0, np.intp)
+    at = np.floor(since_s / width_s).astype(np.intp)
+    return np.bincount(at[(at >= 0) & (at < n)], minlength=n)
+
+
+def index_of_dispersion(since_s: Floats, width_s: float, duration_s: float) -> float:
+    """Return variance ÷ mean of the counts in windows; NaN for fewer than ten windows.
+
+    Source: Cox and Lewis, "The Statistical Analysis of Series of Events", 1966, section 4.5.
+    """
+    per_window = counts(since_s, width_s, duration_s)
+    if len(per_window) < LEAST_WINDOWS or not per_window.any():
+        return math.nan
+    return float(per_window.var(ddof=1) / per_window.mean())
+
+
+def peak_to_mean(since_s: Floats, width_s: float, duration_s: float) -> float:
+    """Return the fullest window ÷ the mean window; NaN for less than one window."""
+    per_window = counts(since_s, width_s, duration_s)
+    if not per_window.any():
+        return math.nan
+    return float(per_window.max() / per_window.mean())
+
+
+def time_of_day(since_s: Floats, duration_s: float, start: datetime | None) -> dict[str, Any]:
+    """Return the rate per hour of the day (UTC), or per hour from the start where unknown.
+
+    Keys: ``known`` and ``rate_rps`` by hour; an hour that was never watched is absent. From two
+    weeks on, ``weekday_rate_rps`` by weekday, Monday 0.
+    """
+    midnight = start or datetime(2000, 1, 1)
+    offset = midnight.hour * 3600 + midnight.minute * 60 + midnight.second
+    offset_s = offset + midnight.microsecond / 1e6
+    found: dict[str, Any] = {
+        "known": start is not None,
+        "rate_rps": _cycle(since_s, duration_s, offset_s, 3600.0, 24),
+    }
+    if start is not None and duration_s >= 14 * 86400:
+        week_s = offset_s + start.weekday() * 86400
+        found["weekday_rate_rps"] = _cycle(since_s, duration_s, week_s, 86400.0, 7)
+    return found
+
+
+def _cycle(
+    since_s: Floats, duration_s: float, offset_s: float, slot_s: float, slots: int
+) -> dict[str, float]:
+    hit = np.bincount(((since_s + offset_s) // slot_s).astype(np.intp) % slots, minlength=slots)
+    first, last = offset_s / slot_s, (offset_s + duration_s) / slot_s
+    edges = np.arange(math.floor(first), math.ceil(last) + 1)
+    watched = np.minimum(edges[1:], last) - np.maximum(edges[:-1], first)
+    seconds = np.bincount(edges[:-1].astype(np.intp) % slots, watched * slot_s, slots)
+    return {str(i): float(hit[i] / seconds[i]) for i in range(slots) if seconds[i] > 0}
+
+
+def drift(
+    since_s: Floats, prompt: npt.NDArray[np.int64], output: npt.NDArray[np.int64], duration_s: float
+) -> dict[str, Any]:
+    """Return how the second half of the trace differs from the first.
+
+    ``rate_ratio`` and the ratios of mean lengths are second ÷ first half. ``prompt_ks`` and
+    ``output_ks`` are Kolmogorov–Smirnov distances of the lengths of the halves with their 5 %
+    bound for independent values; ``lengths_drift`` tells whether one is above it. NaN and None
+    below twenty requests in a half.
+
+    Source: Smirnov, "Table for Estimating the Goodness of Fit of Empirical Distributions", 1948.
+    """
+    late = since_s >= duration_s / 2
+    early_n, late_n = int((~late).sum()), int(late.sum())
+    if min(early_n, late_n) < LEAST_FOR_DRIFT:
+        names = ("rate_ratio", "prompt_ratio", "output_ratio", "prompt_ks", "output_ks", "ks_bound")
+        return {**dict.fromkeys(names, math.nan), "lengths_drift": None}
+    bound = _KS_5_PERCENT * math.sqrt((early_n + late_n) / (early_n * late_n))
+    distances = [ks_distance(t[~late], t[late]) for t in (prompt, output)]
+    ratios = [float(t[late].mean() / t[~late].mean()) if t[~late].any() else math.nan
+              for t in (prompt, output)]  # fmt: skip
+    return {
+        "rate_ratio": late_n / early_n,
+        "prompt_ratio": ratios[0],
+        "output_ratio": ratios[1],
+        "prompt_ks": distances[0],
+        "output_ks": distances[1],
+        "ks_bound": bound,
+        "lengths_drift": max(distances) > bound,
+    }
+
+
+def ks_distance(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
+    """Return the largest distance between two empirical distribution functions.
+
+    >>> ks_distance(np.array([1, 2]), np.array([3, 4]))
+    1.0
+    """
+    x, y = np.sort(x), np.sort(y)
+    at = np.concatenate([x, y])
+    left = np.searchsorted(x, at, side="right") / len(x)
+    right = np.searchsorted(y, at, side="right") / len(y)
+    return float(np.abs(left - right).max())
+
+
+def moment(start: datetime | None, seconds: float) -> datetime | None:
+    """Return the wall time of a moment of the trace, or None where unknown."""
+    return start + timedelta(seconds=seconds) if start is not None else None
