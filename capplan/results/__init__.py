@@ -1,5 +1,37 @@
 """What a run says: the request log, its timelines, and every figure computed from them."""
 
+from capplan.results.books import books, check_books
+from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
+from capplan.results.groups import grouped, length_bucket, phase
+from capplan.results.headline import goodput, headline, outcome_counts, system_stability
+from capplan.results.jsonsafe import to_json
+from capplan.results.requests import per_request
 from capplan.results.run import DrawnTrace, RunResult
+from capplan.results.segments import SEGMENTS, segments
+from capplan.results.tables import requests_table, timeline_table
+from capplan.results.waits import QUEUES, queue_waits
 
-__all__ = ["DrawnTrace", "RunResult"]
+__all__ = [
+    "QUEUES",
+    "SEGMENTS",
+    "DrawnTrace",
+    "RunResult",
+    "books",
+    "check_books",
+    "cost_usd",
+    "cost_usd_per_success",
+    "goodput",
+    "grouped",
+    "headline",
+    "length_bucket",
+    "outcome_counts",
+    "per_request",
+    "phase",
+    "pool_cost_usd_per_hour",
+    "queue_waits",
+    "requests_table",
+    "segments",
+    "system_stability",
+    "timeline_table",
+    "to_json",
+]

@@ -1,0 +1,184 @@
+"""The books: who entered each layer, who left it, and who ended there. They must balance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from capplan.results.requests import outcome_is
+from capplan.results.run import RunResult
+from capplan.results.waits import queue_waits
+from capplan.schema import LAYERS, OUTCOMES, DataError
+
+PASSAGE = {
+    "caller": "intended_start_s",
+    "network": "sent_s",
+    "gateway": "gateway_in_s",
+    "service_queue": "service_queue_in_s",
+    "scheduler_queue": "scheduler_queue_in_s",
+    "prefill": "batch_in_s",
+    "decode": "prefill_end_s",
+    "response": "decode_end_s",
+}
+"""The places an attempt passes and the moment it enters each. Waiting for the batch window is part
+of the place ``scheduler_queue``; ``response`` is the way back."""
+ENDS = tuple(outcome for outcome in OUTCOMES if outcome != "succeeded")
+KEYS = ("request_class", "tenant", "attempt")
+SLACK_S = 1e-6
+
+Flags = npt.NDArray[np.bool_]
+
+
+def books(result: RunResult, *, by: Sequence[str] = KEYS) -> pd.DataFrame:
+    """Return what happened at each place, per class, tenant and attempt (``by``), warm-up included.
+
+    Returns
+    -------
+    DataFrame
+        The keys, ``layer`` (a key of ``PASSAGE``), ``entered``, ``left`` (for the next place; out
+        of ``response`` with success), one count for each other outcome of those that ended there,
+        and ``wait_mean_s`` of those that waited there. A place that a live server tells nothing
+        of is left out.
+    """
+    log = result.requests
+    entered, left, ended = _flows(result)
+    waits = queue_waits(log, end_s=result.duration_s)
+    codes, keys = _codes(log, by)
+    tables = []
+    for layer in entered:
+        counts = {"entered": _count(entered[layer], codes), "left": _count(left[layer], codes)}
+        for outcome in ENDS:
+            counts[outcome] = _count(ended[layer] & outcome_is(log, outcome), codes)
+        wait = _mean_wait(waits, layer, codes, len(keys))
+        tables.append(keys.assign(layer=layer, **counts, wait_mean_s=wait))
+    return pd.concat(tables, ignore_index=True)
+
+
+def check_books(result: RunResult) -> None:
+    """Check that every request is accounted for once; DataError names the first entry that isn't.
+
+    Every request of the trace is in the log and no other, attempts are numbered from 1, at most
+    one succeeded, moments are in order, every attempt that entered a place left it or ended there,
+    and what ended has an end.
+    """
+    log = result.requests
+    _check_values(log)
+    _check_requests(result)
+    _check_moments(log)
+    _check_ends(log)
+    entered, left, ended = _flows(result)
+    for layer in entered:
+        wrong = entered[layer] != (left[layer] | ended[layer])
+        rule = f"who entered {layer} left it or ended there"
+        _refuse(log, wrong | (left[layer] & ended[layer]), rule, "outcome")
+    _check_deciders(log, entered)
+
+
+def _flows(result: RunResult) -> tuple[dict[str, Flags], dict[str, Flags], dict[str, Flags]]:
+    """Return which attempts entered, left and ended at each place that is told."""
+    log = result.requests
+    reached = {layer: log[moment].notna().to_numpy() for layer, moment in PASSAGE.items()}
+    if result.backend != "simulated":
+        reached = {k: v for k, v in reached.items() if v.any() or k == "caller"}
+    places = list(reached)
+    succeeded = outcome_is(log, "succeeded")
+    left = {a: reached[b] for a, b in pairwise(places)}
+    left[places[-1]] = succeeded & reached[places[-1]]
+    deepest = np.max([reached[p] * (i + 1) for i, p in enumerate(places)], axis=0) - 1
+    ended = {p: (deepest == i) & ~succeeded for i, p in enumerate(places)}
+    return reached, left, ended
+
+
+def _codes(log: pd.DataFrame, by: Sequence[str]) -> tuple[npt.NDArray[np.intp], pd.DataFrame]:
+    groups = log.groupby(list(by), sort=True, observed=True, dropna=False)
+    keys = groups.size().reset_index()[list(by)]
+    return groups.ngroup().to_numpy().astype(np.intp), keys
+
+
+def _count(flags: Flags, codes: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    size = int(codes.max()) + 1 if codes.size else 0
+    return np.bincount(codes[flags], minlength=size).astype(np.int64)
+
+
+def _mean_wait(
+    waits: pd.DataFrame, layer: str, codes: npt.NDArray[np.intp], size: int
+) -> npt.NDArray[np.float64]:
+    if layer not in waits:
+        return np.full(size, np.nan)
+    wait = waits[layer].to_numpy(np.float64)
+    known = ~np.isnan(wait)
+    count = np.bincount(codes[known], minlength=size).astype(np.float64)
+    total = np.bincount(codes[known], weights=wait[known], minlength=size)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _check_values(log: pd.DataFrame) -> None:
+    known = log["outcome"].isin(OUTCOMES).to_numpy()
+    _refuse(log, ~known, f"one of {', '.join(OUTCOMES)}", "outcome")
+    failed = ~outcome_is(log, "succeeded") & ~outcome_is(log, "in_flight")
+    named = log["outcome_layer"].isin(LAYERS).to_numpy()
+    _refuse(log, failed & ~named, f"one of {', '.join(LAYERS)}", "outcome_layer")
+
+
+def _check_requests(result: RunResult) -> None:
+    log = result.requests
+    by_request = log.groupby("request_id", sort=False, observed=True)
+    order = by_request["attempt"].rank(method="first").to_numpy()
+    _refuse(log, log["attempt"].to_numpy(np.float64) != order, "numbered from 1", "attempt")
+    successes = by_request["outcome"].transform(lambda o: (o == "succeeded").sum())
+    _refuse(log, successes.to_numpy() > 1, "at most one success a request", "outcome")
+    frame = result.trace.frame
+    if "request_id" not in frame:
+        return
+    asked, seen = set(frame["request_id"]), set(log["request_id"])
+    if asked != seen:
+        odd = sorted(asked ^ seen)[0]
+        rule = f"the same {len(asked)} requests in trace and log ({len(seen)})"
+        raise DataError(rule, where="requests", field="request_id", value=odd)
+
+
+def _check_moments(log: pd.DataFrame) -> None:
+    before = np.full(len(log), -np.inf)
+    for moment in (*PASSAGE.values(), "finish_s"):
+        time = log[moment].to_numpy(np.float64, na_value=np.nan)
+        early = time < before - SLACK_S
+        if moment == "finish_s":  # a caller may leave while a replica still works for it
+            early &= ~(outcome_is(log, "timed_out") | outcome_is(log, "cancelled"))
+        _refuse(log, early, "moments in order", moment)
+        before = np.fmax(before, time)
+    late = (log["first_token_s"] > log["finish_s"] + SLACK_S).to_numpy(np.bool_)
+    _refuse(log, late, "the first token before the end", "first_token_s")
+
+
+def _check_ends(log: pd.DataFrame) -> None:
+    finished = log["finish_s"].notna().to_numpy()
+    inside = outcome_is(log, "in_flight")
+    _refuse(log, finished & inside, "no end of what is in flight", "finish_s")
+    _refuse(log, ~finished & ~inside, "an end of what is not in flight", "finish_s")
+    silent = outcome_is(log, "succeeded") & log["first_token_s"].isna().to_numpy()
+    if silent.all():  # nobody told, which is not the same as a log that misses one
+        return
+    _refuse(log, silent, "a first token of a success", "first_token_s")
+
+
+def _check_deciders(log: pd.DataFrame, reached: dict[str, Flags]) -> None:
+    """Check that the layer that decided was reached: nothing ends where it never was."""
+    for layer in ("gateway", "service_queue", "scheduler_queue", "prefill", "decode"):
+        if layer in reached:
+            decided = log["outcome_layer"].eq(layer).fillna(False).to_numpy(np.bool_)
+            ended = decided & ~outcome_is(log, "succeeded")
+            _refuse(
+                log, ended & ~reached[layer], f"who ended at {layer} was there", "outcome_layer"
+            )
+
+
+def _refuse(log: pd.DataFrame, wrong: Flags, rule: str, field: str) -> None:
+    if not wrong.any():
+        return
+    row = log.iloc[int(np.argmax(wrong))]
+    name = f"requests: {row['request_id']!s} attempt {row['attempt']!s}"
+    raise DataError(rule, where=name, field=field, value=row[field])

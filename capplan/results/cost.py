@@ -1,0 +1,69 @@
+"""What the accelerators of a run cost, and what one success cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from capplan.results.requests import outcome_is
+from capplan.results.run import RunResult
+from capplan.scenario import Pool, Scenario
+
+HOUR_S = 3600.0
+
+
+def pool_cost_usd_per_hour(pool: Pool) -> float:
+    """Return what a pool costs per hour; NaN where no price is known.
+
+    >>> from capplan.scenario.files import load_scenario
+    >>> pool_cost_usd_per_hour(load_scenario("chat-service").pool("labelling"))
+    1.0
+    """
+    price = pool.price_usd_per_accelerator_hour
+    return math.nan if price is None else price * pool.accelerators
+
+
+def cost_usd(result: RunResult, *, pools: tuple[Pool, ...] | None = None) -> float:
+    """Return what the pools (default: all) cost over the judged part of the run; NaN unknown."""
+    hours = (result.duration_s - result.judged_from_s) / HOUR_S
+    chosen = result.scenario.pools if pools is None else pools
+    return sum(pool_cost_usd_per_hour(pool) for pool in chosen) * hours
+
+
+def cost_usd_per_success(result: RunResult, table: pd.DataFrame) -> float:
+    """Return the cost of all pools per success; NaN unknown, +inf without a success."""
+    return _per(cost_usd(result), int(outcome_is(table, "succeeded").sum()))
+
+
+def class_cost_usd_per_success(result: RunResult, table: pd.DataFrame, name: str) -> float:
+    """Return a class's cost per success: its pool's cost, divided by tokens among its classes.
+
+    A class's part is its share of all tokens that the pool's requests asked for and were given
+    or wasted (prompt + output + wasted), successes or not; idle time is shared the same way.
+    """
+    pool = result.scenario.pool_of(name)
+    classes = served_by(result.scenario, pool)
+    tokens = table[["prompt_tokens", "output_tokens", "wasted_tokens"]].to_numpy(
+        np.float64, na_value=np.nan
+    )
+    work = np.nansum(tokens, axis=1)
+    own = (table["request_class"] == name).to_numpy(np.bool_)
+    shared = table["request_class"].isin(classes).to_numpy(np.bool_)
+    if not work[shared].sum() > 0:
+        return math.nan
+    part = float(work[own].sum() / work[shared].sum())
+    successes = int((outcome_is(table, "succeeded") & own).sum())
+    return _per(cost_usd(result, pools=(pool,)) * part, successes)
+
+
+def served_by(scenario: Scenario, pool: Pool) -> list[str]:
+    """Return the names of the classes that a pool serves."""
+    return [c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool.name]
+
+
+def _per(cost: float, successes: int) -> float:
+    if math.isnan(cost):
+        return math.nan
+    return cost / successes if successes else math.inf

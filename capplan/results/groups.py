@@ -1,0 +1,96 @@
+"""Figures by class, priority, length bucket and phase of the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from capplan.results.headline import LATENCIES, QUANTILES, outcome_counts, summary
+from capplan.results.requests import per_request
+from capplan.results.run import RunResult
+from capplan.scenario import Scenario, Spike, Step
+
+BUCKET_EDGES_TOKENS = (256, 1024, 4096, 16384)
+"""Upper ends of the length buckets, prompt tokens: powers of four around the Azure 2023
+conversation hour's median (1020) and 95th percentile (4083)."""
+BUCKETS = (*(f"≤ {edge}" for edge in BUCKET_EDGES_TOKENS), f"> {BUCKET_EDGES_TOKENS[-1]}")
+BY = ("request_class", "priority", "length_bucket", "phase")
+
+
+def grouped(
+    result: RunResult, *, by: Sequence[str] = BY, table: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Return the figures of each group of requests, one row a group, sorted by the keys.
+
+    ``by`` names columns of :func:`per_request`, ``length_bucket`` (prompt tokens) or ``phase``.
+
+    Returns
+    -------
+    DataFrame
+        The keys, ``requests``, one count per outcome, ``good_fraction``, and for each latency
+        ``…_mean``, ``…_p50`` to ``…_p99`` before the unit (``ttft_p95_s``), s.
+    """
+    requests = per_request(result) if table is None else table
+    keyed = requests.assign(
+        length_bucket=length_bucket(requests["prompt_tokens"]),
+        phase=phase(result.scenario, requests["intended_start_s"]),
+    )
+    groups = keyed.groupby(list(by), sort=True, observed=True, dropna=False)
+    rows = [dict(zip(by, key, strict=True)) | _row(group) for key, group in groups]
+    return pd.DataFrame(rows, columns=[*by, *_row(keyed.iloc[:0])])
+
+
+def _row(group: pd.DataFrame) -> dict[str, float]:
+    row: dict[str, float] = {"requests": len(group), **outcome_counts(group)}
+    row["good_fraction"] = float(group["good"].mean(skipna=False)) if len(group) else np.nan
+    for column in LATENCIES:
+        name = column.removesuffix("_s")
+        found = summary(group[column])
+        row |= {f"{name}_{part}_s": found[part] for part in ("mean", *QUANTILES)}
+    return row
+
+
+def length_bucket(prompt_tokens: pd.Series) -> pd.Categorical:
+    """Return the bucket of each prompt length, ordered; missing where the length is.
+
+    >>> list(length_bucket(pd.Series([256, 257, 20_000])))
+    ['≤ 256', '≤ 1024', '> 16384']
+    """
+    lengths = prompt_tokens.to_numpy(np.float64, na_value=np.nan)
+    edges = [-np.inf, *BUCKET_EDGES_TOKENS, np.inf]
+    return pd.Categorical(pd.cut(lengths, bins=edges, labels=list(BUCKETS)))
+
+
+def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
+    """Return the phase of the load in which each request starts.
+
+    ``base``/``burst`` of a spike, ``level n`` (from 1) or ``ramp`` of steps, else ``steady``; where
+    faults are planned, followed by ``before fault``, ``fault`` or ``after fault``.
+    """
+    time = start_s.to_numpy(np.float64)
+    load = _load_phase(scenario, time)
+    if not scenario.faults:
+        return load
+    begin = min(fault.at_s for fault in scenario.faults)
+    end = max(fault.at_s + (fault.down_s or np.inf) for fault in scenario.faults)
+    stage = np.where(time < begin, "before fault", np.where(time < end, "fault", "after fault"))
+    joined = [f"{one}, {other}" for one, other in zip(load, stage, strict=True)]
+    return np.array(joined, dtype=object)
+
+
+def _load_phase(scenario: Scenario, time: npt.NDArray[np.float64]) -> npt.NDArray[np.object_]:
+    shape = scenario.traffic.shape
+    if isinstance(shape, Spike):
+        since = np.mod(time - shape.first_s, shape.every_s)
+        burst = (time >= shape.first_s) & (since < shape.burst_s)
+        return np.where(burst, "burst", "base").astype(object)
+    if isinstance(shape, Step):
+        level, since = np.divmod(time, shape.hold_s + shape.ramp_s)
+        names = [f"level {int(min(n, shape.steps - 1)) + 1}" for n in level]
+        return np.where((since >= shape.hold_s) & (level < shape.steps - 1), "ramp", names).astype(
+            object
+        )
+    return np.full(time.size, "steady", dtype=object)

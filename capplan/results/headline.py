@@ -1,0 +1,171 @@
+"""The figures of a run: what ``capplan simulate --json`` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.results.cost import class_cost_usd_per_success, cost_usd_per_success
+from capplan.results.requests import outcome_is, per_request, wasted_tokens
+from capplan.results.run import RunResult
+from capplan.results.timelines import time_average, time_summary
+from capplan.results.waits import QUEUES, double_queued, queue_waits
+from capplan.schema import OUTCOMES
+from capplan.statistics import quantiles, stability
+from capplan.statistics.stability import Stability
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "ttft_censored_s", "e2e_censored_s")
+
+
+def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[str, Any]:
+    """Return the figures of a run, over the requests that start after the warm-up.
+
+    ``ttft_s``, ``tpot_s`` and ``e2e_s`` are of successes only; the ``*_censored_s`` beside them
+    count every other request as +inf. Rates divide by the time from the end of the warm-up to the
+    end of the run. ``table`` is the run's :func:`per_request`, if there is one already.
+
+    Returns
+    -------
+    dict
+        The keys of ``simulate --json`` except ``run_id`` and ``verdict``; NaN where nothing was
+        measured (see :func:`capplan.results.to_json`).
+    """
+    requests = per_request(result) if table is None else table
+    attempts = result.judged
+    whole = _figures(result, requests, attempts)
+    by_class = {
+        name: _figures(result, requests[requests["request_class"] == name], _of(attempts, name))
+        | {"cost_usd_per_success": class_cost_usd_per_success(result, requests, name)}
+        for name in (c.name for c in result.scenario.classes)
+    }
+    return {
+        **whole,
+        "duration_s": result.duration_s,
+        "stable": system_stability(result, table=requests).stable,
+        "accelerator_busy_fraction": time_average(result, "busy_fraction"),
+        "kv_usage": time_summary(result, "kv_usage_fraction"),
+        "cost_usd_per_success": cost_usd_per_success(result, requests),
+        "by_class": by_class,
+        "wall_s": result.wall_s,
+        "simulated_requests_per_wall_s": _offered(result) / result.wall_s
+        if result.wall_s > 0
+        else math.nan,
+    }
+
+
+def _of(attempts: pd.DataFrame, name: str) -> pd.DataFrame:
+    return attempts[attempts["request_class"] == name]
+
+
+def _offered(result: RunResult) -> int:
+    return int(result.requests["request_id"].nunique())
+
+
+def system_stability(result: RunResult, *, table: pd.DataFrame | None = None) -> Stability:
+    """Return whether the number of requests inside (retries included) stays bounded.
+
+    A request is inside from its first intended start until its outcome is known.
+    """
+    requests = per_request(result, warmup=True) if table is None else table
+    start = result.judged_from_s or None
+    return stability(requests["intended_start_s"], requests["finish_s"], start_s=start)
+
+
+def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any]:
+    span = result.duration_s - result.judged_from_s
+    counts = outcome_counts(requests)
+    offered = len(requests)
+    succeeded = outcome_is(requests, "succeeded")
+    tokens = requests["output_tokens"].to_numpy(np.float64, na_value=np.nan)[succeeded]
+    waits = queue_waits(attempts, end_s=result.duration_s)
+    return {
+        "offered": offered,
+        "outcomes": counts,
+        "goodput_rps": _per(good_count(requests), span),
+        "goodput_fraction": _per(good_count(requests), offered),
+        "throughput_rps": _per(counts["succeeded"], span),
+        "output_tokens_per_s": _per(float(tokens.sum()), span),
+        "retry_amplification": _per(len(attempts), offered),
+        **{column: summary(requests[column]) for column in LATENCIES},
+        "queue_wait_s": {layer: summary(waits[layer]) for layer in QUEUES},
+        "error_rate_fraction": _per(counts["rejected"] + counts["failed"], offered),
+        "timeout_fraction": _per(counts["timed_out"], offered),
+        "wasted_token_fraction": wasted_token_fraction(attempts),
+        "cache_hit_fraction": cache_hit_fraction(attempts),
+        "double_queued_fraction": _mean(double_queued(waits)),
+        "samples": samples(requests, attempts),
+    }
+
+
+def outcome_counts(requests: pd.DataFrame) -> dict[str, int]:
+    """Return how many rows ended each way; every outcome is there, zero or not."""
+    found = requests["outcome"].value_counts()
+    return {outcome: int(found.get(outcome, 0)) for outcome in OUTCOMES}
+
+
+def good_count(requests: pd.DataFrame) -> float:
+    """Return how many requests were good; NaN where one of them can't be told."""
+    return float(requests["good"].to_numpy(np.float64).sum())
+
+
+def samples(requests: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, int]:
+    """Return from how many requests, attempts and latencies the figures are."""
+    measured = {c: int(requests[c].notna().sum()) for c in ("ttft_s", "tpot_s", "e2e_s")}
+    return {"requests": len(requests), "attempts": len(attempts), **measured}
+
+
+def summary(values: pd.Series) -> dict[str, float]:
+    """Return mean and quantiles of what was measured; +inf values stay, all NaN without any.
+
+    >>> summary(pd.Series([1.0, 2.0, 3.0, np.nan]))
+    {'mean': 2.0, 'p50': 2.0, 'p90': 2.8, 'p95': 2.9, 'p99': 2.98}
+    """
+    array = values.to_numpy(np.float64, na_value=np.nan)
+    known = array[~np.isnan(array)]
+    found = quantiles(known, list(QUANTILES.values()))
+    return {"mean": _mean(known), **dict(zip(QUANTILES, found, strict=True))}
+
+
+def wasted_token_fraction(attempts: pd.DataFrame) -> float:
+    """Return the share of computed tokens that no success used; NaN where waste is not told.
+
+    Computed = prompt tokens not found in the cache + output tokens of successes, plus the wasted.
+    """
+    wasted = float(wasted_tokens(attempts).sum())
+    done = attempts[outcome_is(attempts, "succeeded")]
+    columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
+    prompt, cached, output = done[columns].to_numpy(np.float64, na_value=np.nan).sum(axis=0)
+    return _per(wasted, wasted + prompt - cached + output)
+
+
+def cache_hit_fraction(attempts: pd.DataFrame) -> float:
+    """Return the share of prompt tokens found in the prefix cache, of attempts that tell it."""
+    columns = ["cached_tokens", "prompt_tokens"]
+    both = attempts[columns].to_numpy(np.float64, na_value=np.nan)
+    cached, prompt = both[~np.isnan(both).any(axis=1)].sum(axis=0)
+    return _per(cached, prompt)
+
+
+def goodput(result: RunResult, *, table: pd.DataFrame | None = None) -> Mapping[str, float]:
+    """Return the goodput of each class of the scenario, requests/s; NaN where it can't be told."""
+    requests = per_request(result) if table is None else table
+    span = result.duration_s - result.judged_from_s
+    classes = [c.name for c in result.scenario.classes]
+    return {
+        name: _per(good_count(requests[requests["request_class"] == name]), span)
+        for name in classes
+    }
+
+
+def _per(amount: float, base: float) -> float:
+    return float(amount) / float(base) if base > 0 else math.nan
+
+
+def _mean(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else math.nan

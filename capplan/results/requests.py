@@ -1,0 +1,165 @@
+"""From attempts to intended requests: what the caller asked for once and saw once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from capplan.results.run import RunResult
+from capplan.scenario import Scenario
+
+Floats = npt.NDArray[np.float64]
+
+SLACK_S = 1e-9
+"""Rounding of a difference of two moments, far below a microsecond."""
+
+KEPT = (
+    "request_id",
+    "request_class",
+    "tenant",
+    "priority",
+    "session",
+    "streaming",
+    "deadline_s",
+    "size",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "degraded",
+    "outcome",
+    "outcome_layer",
+    "reason",
+    "replica",
+    "finish_s",
+)
+"""Columns taken from the decisive attempt."""
+
+
+def per_request(result: RunResult, *, warmup: bool = False) -> pd.DataFrame:
+    """Return one row per intended request, in order of intended start.
+
+    The outcome is that of the decisive attempt: the first that succeeded, else one still in
+    flight, else the last. Latencies count from the first attempt's intended start and are NaN
+    unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are +inf then (also
+    for a request still in flight, whose latency is at least beyond the run). ``tpot_s`` is NaN
+    for one token and for an answer that is not streamed. ``good`` is 1.0 for a success with every
+    promise to the request held, 0.0 otherwise, NaN where a promise can't be checked.
+
+    Requests that start within the scenario's warm-up are left out, unless ``warmup``.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``KEPT``, then ``intended_start_s, attempts, wasted_tokens, ttft_s, e2e_s, tpot_s,
+        ttft_censored_s, e2e_censored_s, good``; index 0..n-1.
+    """
+    log = result.requests.reset_index(drop=True)
+    codes, first, decisive = _attempt_groups(log)
+    count = first.size
+    table = log.loc[decisive, list(KEPT)].reset_index(drop=True)
+    table["intended_start_s"] = log["intended_start_s"].to_numpy(np.float64)[first]
+    table["attempts"] = np.bincount(codes, minlength=count)
+    table["wasted_tokens"] = np.bincount(codes, weights=wasted_tokens(log), minlength=count)
+    first_token = log["first_token_s"].to_numpy(np.float64)[decisive]
+    _add_latencies(table, first_token)
+    table["good"] = _good(table, result.scenario)
+    if not warmup:
+        table = table[table["intended_start_s"] >= result.judged_from_s]
+    return table.sort_values("intended_start_s", kind="stable", ignore_index=True)
+
+
+def _attempt_groups(
+    log: pd.DataFrame,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return each attempt's request code, and each request's first and decisive attempt."""
+    codes, known = pd.factorize(log["request_id"])
+    rows = np.arange(len(log))
+    if len(known) == len(log):
+        return codes, rows, rows
+    attempt = log["attempt"].to_numpy(np.float64)
+    order = np.lexsort((attempt, codes))
+    first = order[np.flatnonzero(np.diff(codes[order], prepend=-1))]
+    rank = np.where(outcome_is(log, "succeeded"), 0, np.where(outcome_is(log, "in_flight"), 1, 2))
+    by_rank = np.lexsort((np.where(rank == 0, attempt, -attempt), rank, codes))
+    decisive = by_rank[np.flatnonzero(np.diff(codes[by_rank], prepend=-1))]
+    return codes, first, decisive
+
+
+def outcome_is(table: pd.DataFrame, outcome: str) -> npt.NDArray[np.bool_]:
+    """Return which rows have an outcome."""
+    return table["outcome"].eq(outcome).to_numpy(np.bool_)
+
+
+def wasted_tokens(log: pd.DataFrame) -> Floats:
+    """Return the tokens wasted by each attempt; 0 for one that surely never ran, NaN unknown.
+
+    An attempt without the moment of its first batch never ran, if the log has that moment for
+    any other.
+    """
+    wasted = log["wasted_tokens"].to_numpy(np.float64, na_value=np.nan)
+    ran = log["batch_in_s"].notna().to_numpy()
+    if not ran.any():
+        return wasted
+    return np.where(np.isnan(wasted) & ~ran, 0.0, wasted)
+
+
+def _add_latencies(table: pd.DataFrame, first_token: Floats) -> None:
+    succeeded = outcome_is(table, "succeeded")
+    start = table["intended_start_s"].to_numpy(np.float64)
+    tokens = table["output_tokens"].to_numpy(np.float64, na_value=np.nan)
+    ttft = np.where(succeeded, first_token - start, np.nan)
+    e2e = np.where(succeeded, table["finish_s"].to_numpy(np.float64) - start, np.nan)
+    several = (tokens > 1) & streamed(table)
+    gaps = np.where(several, tokens - 1, np.nan)
+    table["ttft_s"], table["e2e_s"] = ttft, e2e
+    table["tpot_s"] = (e2e - ttft) / gaps
+    table["ttft_censored_s"] = np.where(succeeded, ttft, np.inf)
+    table["e2e_censored_s"] = np.where(succeeded, e2e, np.inf)
+
+
+def streamed(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which rows are streamed; one that does not say is taken as streamed."""
+    return (table["streaming"].astype("object") != False).to_numpy(np.bool_)  # noqa: E712
+
+
+def _good(table: pd.DataFrame, scenario: Scenario) -> Floats:
+    """Return for each request whether every promise to it held: 1.0, 0.0, NaN where unknown.
+
+    TTFT and TPOT promises speak of streamed answers; a TPOT that is undefined (one token) holds.
+    A degraded answer is not good. The request's own deadline stands before its class's.
+    """
+    held = np.where(outcome_is(table, "succeeded") & ~_true(table["degraded"]), 1.0, 0.0)
+    stream = streamed(table)
+    tokens = table["output_tokens"].to_numpy(np.float64, na_value=np.nan)
+    limits = _limits(table, scenario)
+    applies = {"ttft_s": stream, "tpot_s": stream & ~(tokens <= 1)}
+    for (column, _), limit in limits.items():
+        told = applies.get(column, True) & ~np.isnan(limit)
+        value = table[column].to_numpy(np.float64)
+        checked = np.where(np.isnan(value), np.nan, value <= limit + SLACK_S)
+        together = np.where(checked == 0, 0.0, held * checked)  # one broken promise is enough
+        held = np.where(told & (held != 0), together, held)
+    return held
+
+
+def _limits(table: pd.DataFrame, scenario: Scenario) -> dict[tuple[str, str], Floats]:
+    """Return each row's limit by latency column and promise; NaN = no such promise."""
+    found: dict[tuple[str, str], Floats] = {}
+    fields = (("ttft_s", "ttft_s"), ("tpot_s", "tpot_s"), ("e2e_s", "e2e_s"))
+    codes, names = pd.factorize(table["request_class"])
+    promises = [scenario.request_class(name).promises for name in names]
+    for column, field in (*fields, ("e2e_s", "deadline_s")):
+        by_class = np.array([_or_nan(getattr(p, field)) for p in promises], dtype=np.float64)
+        found[column, field] = by_class[codes] if by_class.size else np.empty(0)
+    own = table["deadline_s"].to_numpy(np.float64, na_value=np.nan)
+    found["e2e_s", "deadline_s"] = np.where(np.isnan(own), found["e2e_s", "deadline_s"], own)
+    return found
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _true(column: pd.Series) -> npt.NDArray[np.bool_]:
+    return (column.astype("object") == True).to_numpy(np.bool_)  # noqa: E712

@@ -1,0 +1,61 @@
+"""How long attempts waited in each queue, and who waited in more than one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+
+QUEUES = ("gateway", "service_queue", "scheduler_queue", "batch_window")
+"""The layers in which a request waits, by their names in ``schema.LAYERS``."""
+
+ENTRY = {
+    "gateway": ("gateway_in_s", "gateway_admitted_s"),
+    "service_queue": ("service_queue_in_s", "scheduler_queue_in_s"),
+    "scheduler_queue": ("scheduler_queue_in_s", "batch_in_s"),
+}
+"""Moments at which an attempt enters a queue and leaves it for the next layer."""
+
+TOLERANCE_S = 1e-6
+"""Waits up to this are none: rounding of moments."""
+
+
+def queue_waits(requests: pd.DataFrame, *, end_s: float = np.nan) -> pd.DataFrame:
+    """Return each attempt's wait in each queue (columns ``QUEUES``), s.
+
+    An attempt that left a queue without being served (timed out, cancelled, failed) waited until
+    its end was known at the caller, one still in flight until ``end_s``; leaving them out would
+    show only the lucky. One rejected there did not wait and is NaN, as is one that never came.
+    """
+    window = _floats(requests, "batch_window_s")
+    finish = _floats(requests, "finish_s")
+    last = np.where(np.isnan(finish), end_s, finish)
+    rejected = requests["outcome"].eq("rejected").to_numpy(np.bool_)
+    waits = {}
+    for layer, (entry, leave) in ENTRY.items():
+        entered, left = _floats(requests, entry), _floats(requests, leave)
+        unserved = np.isnan(left)
+        wait = np.where(unserved, np.where(rejected, np.nan, last), left) - entered
+        waits[layer] = np.where(np.isnan(entered), np.nan, wait)
+    served = ~np.isnan(_floats(requests, "batch_in_s"))
+    waits["scheduler_queue"] = waits["scheduler_queue"] - np.where(served, window, 0.0)
+    waits["batch_window"] = np.where(served, window, np.nan)
+    return pd.DataFrame(waits, index=requests.index)
+
+
+def double_queued(waits: pd.DataFrame) -> Floats:
+    """Return for each attempt 1.0 if it waited in two queues or more, else 0.0; NaN unknown.
+
+    The batch window is part of serving, not a queue. An attempt that reached no queue whose wait
+    is known counts as unknown, and so does one that reached a replica with a wait untold.
+    """
+    queues = waits[["gateway", "service_queue", "scheduler_queue"]].to_numpy(np.float64)
+    count = (queues > TOLERANCE_S).sum(axis=1)
+    untold = np.isnan(queues).all(axis=1)
+    return np.where(untold, np.nan, (count > 1).astype(np.float64))
+
+
+def _floats(frame: pd.DataFrame, column: str) -> Floats:
+    return frame[column].to_numpy(np.float64, na_value=np.nan)
