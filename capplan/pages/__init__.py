@@ -1,0 +1,9 @@
+"""What the notebooks are thin pages of: opening a study, frames for its charts, words for figures.
+
+Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
+"""
+
+from capplan.pages.page import Page, open_page
+from capplan.pages.telling import listed, say, table, told
+
+__all__ = ["Page", "listed", "open_page", "say", "table", "told"]

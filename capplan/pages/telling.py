@@ -1,0 +1,94 @@
+"""Words and tables: computed sentences, rounded figures, "unknown" for what was not measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from IPython.display import Markdown
+
+UNITS: tuple[tuple[str, float, str], ...] = (
+    ("_fraction", 100.0, " %"),
+    ("_rps", 1.0, " requests/s"),
+    ("_tokens_per_s", 1.0, " tokens/s"),
+    ("_tokens", 1.0, " tokens"),
+    ("_usd_per_hour", 1.0, " USD/h"),
+    ("_bytes", 2.0**-30, " GiB"),
+)
+"""How a quantity is printed, by the suffix of its name: factor and unit. Times are in words."""
+
+
+def say(text: str) -> Markdown:
+    """Return a computed sentence, to be the last line of a cell."""
+    from IPython.display import Markdown
+
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
+def told(value: float | None, name: str = "") -> str:
+    """Return a figure as people read it; ``name`` carries the unit as its suffix.
+
+    >>> told(0.0123, "ttft_s"), told(0.995, "availability_fraction"), told(float("nan"))
+    ('12.3 ms', '99.5 %', 'unknown')
+    >>> told(float("inf"), "e2e_s"), told(12.345, "rate_rps"), told(1234567)
+    ('no bound', '12.3 requests/s', '1,230,000')
+    """
+    if value is None or math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "no bound"
+    for suffix, factor, unit in UNITS:
+        if name.endswith(suffix):
+            return f"{_digits(value * factor)}{unit}"
+    if name.endswith("_s"):
+        return _time(value)
+    return _digits(value)
+
+
+def table(frame: pd.DataFrame, *, rows: int = 40) -> Any:
+    """Return a frame as a page shows it: figures with units, nothing measured as ``unknown``."""
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+    shown = pd.DataFrame({name: [_cell(v, str(name)) for v in frame[name]] for name in frame})
+    style = Styler(shown.head(rows), uuid="table", cell_ids=False)
+    return style.hide(axis="index")
+
+
+def listed(words: Iterable[object], *, none: str = "none") -> str:
+    """Return words as a list in a sentence.
+
+    >>> listed(["chat", "assistant", "batch"]), listed([]), listed(["chat"])
+    ('chat, assistant and batch', 'none', 'chat')
+    """
+    *first, last = [str(word) for word in words] or [none]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _cell(value: Any, name: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value is None or isinstance(value, float) or hasattr(value, "dtype"):
+        return told(None if value is None else float(value), name)
+    return str(value)
+
+
+def _time(value_s: float) -> str:
+    for factor, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if abs(value_s) >= factor:
+            return f"{_digits(value_s / factor)} {unit}"
+    return f"{_digits(1000 * value_s)} ms"
+
+
+def _digits(value: float) -> str:
+    """Return three significant digits without an exponent."""
+    if value == 0:
+        return "0"
+    places = 2 - math.floor(math.log10(abs(value)))
+    text = f"{round(value, places):,.{max(0, places)}f}"
+    return text.rstrip("0").rstrip(".") if places > 0 else text
