@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import altair as alt
 
+from capplan import chart_renderer
+
 BLACK = "#000000"
 ORANGE = "#E69F00"
 SKY_BLUE = "#56B4E9"
@@ -84,3 +86,4 @@ def use_theme() -> None:
     The renderer needs no network, in JupyterLab, in a report and in print.
     """
     alt.theme.enable("capplan")
+    chart_renderer.enable()
