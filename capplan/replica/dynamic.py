@@ -1,0 +1,110 @@
+"""Dynamic batching by size and window: a whole batch starts together and ends together.
+
+Source: NVIDIA, "Triton Inference Server User Guide", section "Dynamic Batcher"
+(``max_batch_size``, ``max_queue_delay_microseconds``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from capplan.replica.job import Job
+from capplan.replica.waiting import WaitingLine
+
+if TYPE_CHECKING:
+    from capplan.scenario import DynamicBatching
+
+
+class DynamicEngine:
+    """The batching state of one replica; same calls as the continuous engine.
+
+    ``batch_seconds(items, size)`` gives the service time of one batch. Attributes and totals are
+    those of :class:`capplan.replica.continuous.ContinuousEngine`; a step is a batch, and there is
+    no KV.
+    """
+
+    joins_running = False
+    has_kv = False
+    kv_usage_fraction = math.nan
+    preemptions = 0
+    decoding = 0
+
+    def __init__(
+        self, batching: DynamicBatching, *, batch_seconds: Callable[[int, float], float]
+    ) -> None:
+        self.waiting: WaitingLine[Job] = WaitingLine(batching.scheduler.order)
+        self.places = batching.max_batch_size
+        self.wake_s = math.inf
+        self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
+        self._delay_s = batching.max_queue_delay_s
+        self._batch_seconds = batch_seconds
+        self._batch: list[Job] = []
+        self._aborted: set[Job] = set()
+        self._free_since_s = 0.0
+
+    @property
+    def prefilling(self) -> int:
+        """Return how many requests are in the running batch."""
+        return len(self._batch)
+
+    def refusal(self, job: Job) -> str | None:
+        """Return why a job can never run here: a batch takes any."""
+        return None
+
+    def begin(self, now_s: float) -> float | None:
+        """Start a batch if it is due; return how long it takes, else None.
+
+        With None, ``wake_s`` says when the window of the longest waiting job ends.
+        """
+        oldest = self.waiting.oldest()
+        self.wake_s = math.inf if oldest is None else oldest[0] + self._delay_s
+        if oldest is None or (len(self.waiting) < self.places and now_s < self.wake_s):
+            return None
+        batch = [self.waiting.pop() for _ in range(min(self.places, len(self.waiting)))]
+        self._count_window(batch, now_s)
+        self.steps += 1
+        self.sequences += len(batch)
+        for job in batch:
+            job.batch_in_s = now_s
+            job.batch_id, job.batch_size = self.steps, len(batch)
+        self._batch = batch
+        return self._batch_seconds(len(batch), sum(job.batch_items for job in batch))
+
+    def _count_window(self, batch: list[Job], now_s: float) -> None:
+        """Book the time since the replica was free as waiting for the window."""
+        if now_s <= self._free_since_s:
+            return
+        for job in [*batch, *self.waiting]:
+            job.batch_window_s += now_s - max(job.scheduler_queue_in_s, self._free_since_s)
+
+    def end(self, now_s: float) -> list[Job]:
+        """End the batch; return its jobs. Those aborted meanwhile have no ``decode_end_s``."""
+        left, self._batch = self._batch, []
+        for job in left:
+            self._count(job)
+            if job not in self._aborted:
+                job.prefill_end_s = job.decode_end_s = now_s
+        self._aborted.clear()
+        self._free_since_s = now_s
+        return left
+
+    def _count(self, job: Job) -> None:
+        job.prefilled_tokens, job.generated_tokens = job.prompt_tokens, job.output_tokens
+        self.prefill_tokens += job.prompt_tokens
+        self.output_tokens += job.output_tokens
+
+    def abort(self, job: Job) -> bool:
+        """Give a job up: True if it left at once, False if its batch goes on with it."""
+        if self.waiting.remove(job):
+            return True
+        self._aborted.add(job)
+        return False
+
+    def clear(self) -> list[Job]:
+        """Lose everything, as in a crash; return the jobs that were waiting or in the batch."""
+        jobs = [*self.waiting.clear(), *self._batch]
+        self._batch = []
+        self._aborted.clear()
+        return jobs

@@ -1,0 +1,52 @@
+"""What a replica knows of a request, and the moments it writes on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """One request inside a replica: its lengths, and what has happened to it so far.
+
+    The moments are NaN until they come. ``prefilled_tokens`` counts every prompt token computed,
+    also those computed again after a preemption; ``generated_tokens`` the output tokens made.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    priority: int = 0
+    size: float = math.nan
+
+    scheduler_queue_in_s: float = math.nan
+    batch_in_s: float = math.nan
+    batch_window_s: float = math.nan
+    prefill_end_s: float = math.nan
+    decode_end_s: float = math.nan
+    batch_id: float = math.nan
+    batch_size: float = math.nan
+
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+
+    known_tokens: int = 0
+    """Tokens to prefill: the prompt, and after a preemption what was generated too."""
+    computed_tokens: int = 0
+    """Tokens of this prefill whose KV exists."""
+    finish_step: int = 0
+    """Step at whose end the last token is made; 0 = not decoding."""
+    phase: int = 0
+    """Steps (modulo the block size) at which decoding needs a new KV block."""
+    admission: int = 0
+    """Order of admission into the running batch."""
+
+    @property
+    def spent_tokens(self) -> int:
+        """Return how many tokens the replica has computed for this job."""
+        return self.prefilled_tokens + self.generated_tokens
+
+    @property
+    def batch_items(self) -> float:
+        """Return the size that a service law sees: ``size``, else the prompt tokens."""
+        return float(self.prompt_tokens) if math.isnan(self.size) else self.size

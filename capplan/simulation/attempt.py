@@ -1,0 +1,95 @@
+"""One attempt of a request on its way through the layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from capplan.replica.job import Job
+from capplan.simulation.clock import Alarm
+
+Place = Literal[
+    "caller", "network", "gateway_queue", "gateway", "service_queue", "replica", "answer", "gone"
+]
+"""Where an attempt is. ``answer`` is the gateway's serialisation of the answer; ``gone`` is
+beyond the gateway, on the way back or given up."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """One intended request: a row of the trace."""
+
+    row: int
+    request_id: str
+    request_class: str
+    tenant: str
+    session: str
+    priority: int
+    streaming: bool
+    deadline_s: float
+    size: float
+    prompt_tokens: int
+    output_tokens: int
+    first_start_s: float
+
+    @property
+    def leaves_s(self) -> float:
+        """Return when the caller leaves, s; inf without a deadline."""
+        return math.inf if math.isnan(self.deadline_s) else self.first_start_s + self.deadline_s
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Attempt(Job):
+    """One attempt: a row of the request log, written as it moves."""
+
+    request: Request
+    attempt: int
+    intended_start_s: float
+    place: Place = "caller"
+
+    sent_s: float = math.nan
+    gateway_in_s: float = math.nan
+    gateway_admitted_s: float = math.nan
+    service_queue_in_s: float = math.nan
+    finish_s: float = math.nan
+
+    outcome: str = "in_flight"
+    outcome_layer: str | None = None
+    reason: str | None = None
+    replica: str | None = None
+    alarm: Alarm | None = None
+    """When the caller gives up."""
+
+    @property
+    def layer(self) -> str:
+        """Return the layer (``schema.LAYERS``) that the attempt is in."""
+        if self.place == "replica":
+            return self._replica_layer
+        return _LAYER_OF.get(self.place, self.place)
+
+    @property
+    def _replica_layer(self) -> str:
+        if math.isnan(self.batch_in_s):
+            return "scheduler_queue"
+        return "prefill" if math.isnan(self.prefill_end_s) else "decode"
+
+
+_LAYER_OF: dict[str, str] = {"gateway_queue": "gateway", "answer": "gateway", "gone": "network"}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt ended without success, and what the caller is told."""
+
+    outcome: Literal["rejected", "timed_out", "failed"]
+    layer: str
+    reason: str
+    status: int | None = None
+    """HTTP status of a refusal."""
+    retry_after_s: float = 0.0
+
+    @property
+    def can_be_retried(self) -> bool:
+        """Return whether the same request could succeed later."""
+        return self.reason not in {"max_model_len", "kv_capacity"}

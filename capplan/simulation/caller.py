@@ -1,0 +1,162 @@
+"""The callers: they send, wait until their deadline, give up, and try again."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from capplan.scenario import Retry
+from capplan.simulation.attempt import Attempt, Failure, Request
+from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.gateway import GatewayHost
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Callers:
+    """All callers of a run.
+
+    Attributes
+    ----------
+    attempts
+        Every attempt sent, in the order of sending.
+    pending
+        Requests that have arrived and are not over: on their way, or waiting to be tried again.
+    in_flight
+        Attempts that are on their way.
+    ended
+        Attempts that are over, by outcome.
+    """
+
+    def __init__(
+        self,
+        requests: Iterator[Request],
+        *,
+        retries: Mapping[str, Retry],
+        clock: Clock,
+        network_s: float,
+        backoff: np.random.Generator,
+    ) -> None:
+        self.attempts: list[Attempt] = []
+        self.pending = 0
+        self.in_flight = 0
+        self.all_arrived = False
+        self.ended: Counter[str] = Counter()
+        self._requests = requests
+        self._retries = retries
+        self._clock = clock
+        self._network_s = network_s
+        self._backoff = backoff
+        self._gateway: GatewayHost | None = None
+
+    def start(self, gateway: GatewayHost) -> None:
+        """Begin to send to a gateway."""
+        self._gateway = gateway
+        self._next_arrival()
+
+    @property
+    def gateway(self) -> GatewayHost:
+        """Return the gateway; RuntimeError before :meth:`start`."""
+        if self._gateway is None:
+            msg = "callers send to a gateway: call start first"
+            raise RuntimeError(msg)
+        return self._gateway
+
+    def returned(self, attempt: Attempt, failure: Failure | None) -> None:
+        """Take what has passed the gateway on its way back; it arrives a network time later."""
+        if self._network_s > 0:
+            arrives_s = self._clock.now + self._network_s
+            self._clock.at(arrives_s, Rank.ARRIVE, self._hear, (attempt, failure))
+        else:
+            self._hear((attempt, failure))
+
+    def _next_arrival(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            self.all_arrived = True
+        else:
+            self._clock.at(request.first_start_s, Rank.ARRIVE, self._on_arrival, request)
+
+    def _on_arrival(self, request: Request) -> None:
+        self._next_arrival()
+        self.pending += 1
+        self._send((request, 1))
+
+    def _send(self, which: tuple[Request, int]) -> None:
+        request, number = which
+        now_s = self._clock.now
+        attempt = Attempt(
+            request=request,
+            attempt=number,
+            intended_start_s=now_s,
+            sent_s=now_s,
+            place="network",
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            priority=request.priority,
+            size=request.size,
+        )
+        self.attempts.append(attempt)
+        self.in_flight += 1
+        patience_s = self._retries[request.request_class].attempt_timeout_s
+        gives_up_s = min(request.leaves_s, math.inf if patience_s is None else now_s + patience_s)
+        if gives_up_s < math.inf:
+            attempt.alarm = self._clock.at(gives_up_s, Rank.TIMER, self._give_up, attempt)
+        if self._network_s > 0:
+            self._clock.at(now_s + self._network_s, Rank.ARRIVE, self.gateway.arrive, attempt)
+        else:
+            self.gateway.arrive(attempt)
+
+    def _hear(self, news: tuple[Attempt, Failure | None]) -> None:
+        attempt, failure = news
+        if attempt.outcome != "in_flight":
+            return
+        if failure is None:
+            self._over(attempt, "succeeded")
+            self.pending -= 1
+        else:
+            attempt.outcome_layer, attempt.reason = failure.layer, failure.reason
+            self._over(attempt, failure.outcome)
+            self._try_again(attempt, failure)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        left = self._clock.now >= attempt.request.leaves_s
+        failure = Failure("timed_out", "caller", "deadline" if left else "attempt_timeout")
+        attempt.outcome_layer, attempt.reason = failure.layer, failure.reason
+        self._over(attempt, failure.outcome)
+        if self._network_s > 0:
+            reaches_s = self._clock.now + self._network_s
+            self._clock.at(reaches_s, Rank.ARRIVE, self.gateway.withdraw, attempt)
+        else:
+            self.gateway.withdraw(attempt)
+        self._try_again(attempt, failure)
+
+    def _over(self, attempt: Attempt, outcome: str) -> None:
+        attempt.outcome = outcome
+        attempt.finish_s = self._clock.now
+        self.in_flight -= 1
+        self.ended[outcome] += 1
+        if attempt.alarm is not None:
+            attempt.alarm.cancel()
+            attempt.alarm = None
+
+    def _try_again(self, attempt: Attempt, failure: Failure) -> None:
+        request = attempt.request
+        retry = self._retries[request.request_class]
+        allowed = attempt.attempt < retry.max_attempts and failure.can_be_retried
+        if allowed and failure.outcome in retry.retry_on:
+            starts_s = self._clock.now + self._pause_s(retry, attempt, failure)
+            if starts_s < request.leaves_s:
+                self._clock.at(starts_s, Rank.ARRIVE, self._send, (request, attempt.attempt + 1))
+                return
+        self.pending -= 1
+
+    def _pause_s(self, retry: Retry, attempt: Attempt, failure: Failure) -> float:
+        """Return the wait before the next attempt: the backoff, at least any Retry-After."""
+        pause_s = retry.backoff_before(attempt.attempt + 1)
+        if retry.jitter:
+            pause_s *= float(self._backoff.random())
+        return max(pause_s, failure.retry_after_s) if retry.honour_retry_after else pause_s

@@ -1,0 +1,150 @@
+"""A pool: one service queue, a router, and the replicas behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from capplan.replica.continuous import ContinuousEngine
+from capplan.replica.dynamic import DynamicEngine
+from capplan.replica.engine import Engine
+from capplan.replica.latency import batch_seconds, step_time
+from capplan.replica.memory import kv_blocks
+from capplan.scenario import ContinuousBatching, DynamicBatching, Pool, ServiceLaw
+from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.clock import Clock
+from capplan.simulation.queue import BoundedQueue
+from capplan.simulation.replica import Replica
+from capplan.simulation.routing import ROUTES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Downstream(Protocol):
+    """What a pool tells the gateway."""
+
+    def answered(self, attempt: Attempt) -> None:
+        """Take an attempt whose last token is made."""
+
+    def failed(self, attempt: Attempt, failure: Failure) -> None:
+        """Take an attempt that ended behind the gateway without an answer."""
+
+
+class ServingPool:
+    """The service queue and the replicas of one pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        clock: Clock,
+        gateway: Downstream,
+        routing: np.random.Generator,
+        service: np.random.Generator,
+    ) -> None:
+        self.name = pool.name
+        self.queue = BoundedQueue(
+            pool.queue, layer="service_queue", clock=clock, expired=gateway.failed
+        )
+        build = _engine_factory(pool, service)
+        self.replicas = tuple(
+            Replica(
+                f"{pool.name}-{index}",
+                engine=build(),
+                scheduler=pool.batching.scheduler,
+                clock=clock,
+                pool=self,
+            )
+            for index in range(pool.replicas)
+        )
+        self._clock = clock
+        self._gateway = gateway
+        self._route = ROUTES[pool.router.policy](routing)
+        self._limit = pool.router.max_in_flight
+        self._dispatching = False
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no replica computes or holds anything."""
+        return all(replica.idle for replica in self.replicas)
+
+    @property
+    def up(self) -> int:
+        """Return how many replicas are in service."""
+        return sum(replica.up for replica in self.replicas)
+
+    def arrive(self, attempt: Attempt) -> None:
+        """Take an attempt from the gateway: into the service queue, and on if a replica is free."""
+        attempt.service_queue_in_s = self._clock.now
+        attempt.place = "service_queue"
+        if not self.queue.line and not self._dispatching and (candidates := self._candidates()):
+            self._route(self.replicas, candidates).submit(attempt)
+        elif not self.queue.enter(attempt):
+            self._gateway.failed(attempt, self.queue.full)
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Give an attempt up, wherever behind the gateway it is."""
+        if attempt.place == "service_queue":
+            self.queue.line.remove(attempt)
+        else:
+            self._replica(attempt).withdraw(attempt)
+
+    def answered(self, attempt: Attempt) -> None:
+        """Pass on an answer, unless the attempt was given up meanwhile."""
+        if attempt.place == "replica":
+            self._gateway.answered(attempt)
+
+    def failed(self, attempt: Attempt, failure: Failure) -> None:
+        """Pass on a failure, unless the attempt was given up meanwhile."""
+        if attempt.place == "replica":
+            self._gateway.failed(attempt, failure)
+
+    def freed(self) -> None:
+        """Send waiting attempts on, as long as a replica may take one."""
+        if self._dispatching:
+            return
+        self._dispatching = True
+        line = self.queue.line
+        while line and (candidates := self._candidates()):
+            self._route(self.replicas, candidates).submit(line.pop())
+        self._dispatching = False
+
+    def crash(self, count: int) -> list[Replica]:
+        """Stop the first ``count`` replicas in service; return them."""
+        hit = [replica for replica in self.replicas if replica.up][:count]
+        for replica in hit:
+            replica.up = False
+        for replica in hit:
+            replica.crash()
+        return hit
+
+    def _candidates(self) -> list[Replica]:
+        limit = self._limit
+        if limit is None:
+            return [replica for replica in self.replicas if replica.up]
+        return [replica for replica in self.replicas if replica.up and replica.in_flight < limit]
+
+    def _replica(self, attempt: Attempt) -> Replica:
+        return next(replica for replica in self.replicas if replica.name == attempt.replica)
+
+
+def _engine_factory(pool: Pool, service: np.random.Generator) -> Callable[[], Engine]:
+    """Return the one place where a pool's ``batching.kind`` becomes an engine."""
+    batching = pool.batching
+    if isinstance(batching, DynamicBatching):
+        seconds = _service_seconds(batching.service, service)
+        return lambda: DynamicEngine(batching, batch_seconds=seconds)
+    return _continuous_factory(pool, batching)
+
+
+def _continuous_factory(pool: Pool, batching: ContinuousBatching) -> Callable[[], Engine]:
+    law, blocks = step_time(pool), kv_blocks(pool)
+    return lambda: ContinuousEngine(batching, step_time=law, kv_blocks=blocks)
+
+
+def _service_seconds(law: ServiceLaw, rng: np.random.Generator) -> Callable[[int, float], float]:
+    """Return the time of a batch by its items and size: the law's mean, or exponential with it."""
+    if law.exponential:
+        return lambda items, size: float(rng.exponential(batch_seconds(law, items, size)))
+    return lambda items, size: batch_seconds(law, items, size)

@@ -1,0 +1,77 @@
+"""A bounded queue in front of something: how many may wait, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from capplan.replica.waiting import WaitingLine
+from capplan.scenario import Queue
+from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.clock import Alarm, Clock, Rank
+
+
+class BoundedQueue:
+    """A waiting line with the limits of a scenario's queue.
+
+    The wait limit is the same for all who wait here, so one alarm, for the longest waiting, is
+    enough. ``expired(attempt, failure)`` is called for each that has waited too long, after it
+    has left the line.
+    """
+
+    def __init__(
+        self,
+        rules: Queue,
+        *,
+        layer: str,
+        clock: Clock,
+        expired: Callable[[Attempt, Failure], None],
+        line: WaitingLine[Any] | None = None,
+    ) -> None:
+        self.line: WaitingLine[Any] = WaitingLine(rules.order) if line is None else line
+        self.refused = 0
+        self._length = rules.length
+        self._limit_s = rules.wait_limit_s
+        self._clock = clock
+        self._expired = expired
+        self._alarm: Alarm | None = None
+        self.full = Failure("rejected", layer, "queue_full", rules.status, rules.retry_after_s)
+        self._late = Failure("timed_out", layer, "wait_limit")
+
+    def enter(self, attempt: Attempt, *, room: int = 0) -> bool:
+        """Let an attempt wait; False if the queue is full.
+
+        ``room`` is how many of those here do not count, because what is behind is free for them.
+        """
+        if self._length is not None and len(self.line) >= self._length + room:
+            self.refused += 1
+            return False
+        now_s = self._clock.now
+        self.line.push(attempt, now_s)
+        if self._limit_s is not None and self._alarm is None:
+            self._arm(now_s + self._limit_s)
+        return True
+
+    def clear(self) -> None:
+        """Forget the alarm of a line that was emptied."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _arm(self, time_s: float) -> None:
+        self._alarm = self._clock.at(time_s, Rank.TIMER, self._ring, None)
+
+    def _ring(self, _: None) -> None:
+        """Let those go who have waited too long; the rung alarm stands until all have gone.
+
+        Whoever they make enter again in this instant must not set a second one.
+        """
+        limit_s = self._limit_s or 0.0
+        while oldest := self.line.oldest():
+            since_s, attempt = oldest
+            if since_s + limit_s > self._clock.now:
+                self._arm(since_s + limit_s)
+                return
+            self.line.remove(attempt)
+            self._expired(attempt, self._late)
+        self._alarm = None

@@ -1,0 +1,187 @@
+"""One replica: an engine, the clock that steps it, and the limits of its scheduler queue."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from capplan.replica.engine import Engine
+from capplan.replica.job import Job
+from capplan.scenario import Queue
+from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.clock import Alarm, Clock, Rank
+from capplan.simulation.queue import BoundedQueue
+
+CRASH = "crash"
+
+
+class Upstream(Protocol):
+    """What a replica tells the pool it belongs to."""
+
+    def answered(self, attempt: Attempt) -> None:
+        """Take an attempt whose last token is made."""
+
+    def failed(self, attempt: Attempt, failure: Failure) -> None:
+        """Take an attempt that ended in the replica without an answer."""
+
+    def freed(self) -> None:
+        """Know that a replica may take more."""
+
+
+class Replica:
+    """One replica of a pool.
+
+    Attributes
+    ----------
+    in_flight
+        Attempts it holds, including those given up that have not left yet.
+    begun_s
+        Length of all steps begun, including all of the running one.
+    """
+
+    def __init__(
+        self, name: str, *, engine: Engine, scheduler: Queue, clock: Clock, pool: Upstream
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.up = True
+        self.in_flight = 0
+        self._clock = clock
+        self._pool = pool
+        self._queue = BoundedQueue(
+            scheduler,
+            layer="scheduler_queue",
+            clock=clock,
+            expired=self._expired,
+            line=engine.waiting,
+        )
+        self.begun_s = 0.0
+        self._step_end_s: float | None = None
+        self._step: Alarm | None = None
+        self._start: Alarm | None = None
+        self._start_s = 0.0
+        self._ending = False
+
+    @property
+    def refused(self) -> int:
+        """Return how many attempts found the scheduler queue full."""
+        return self._queue.refused
+
+    @property
+    def busy_s(self) -> float:
+        """Return for how long the replica has computed until now, s."""
+        if self._step_end_s is None:
+            return self.begun_s
+        return self.begun_s - (self._step_end_s - self._clock.now)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether the replica computes nothing and holds nothing."""
+        return self._step_end_s is None and not self.in_flight
+
+    def submit(self, attempt: Attempt) -> None:
+        """Take an attempt into the scheduler queue, or refuse it."""
+        engine, now_s = self.engine, self._clock.now
+        attempt.place, attempt.replica = "replica", self.name
+        attempt.scheduler_queue_in_s = now_s
+        if reason := engine.refusal(attempt):
+            self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, 400))
+            return
+        free = self._step_end_s is None
+        room = engine.places - engine.prefilling - engine.decoding if free else 0
+        if not self._queue.enter(attempt, room=room):
+            self._pool.failed(attempt, self._queue.full)
+            return
+        self.in_flight += 1
+        attempt.batch_window_s = 0.0
+        if not free:
+            self._wait_for_step(attempt)
+        elif not self._ending:
+            self._start_at(now_s)
+
+    def _wait_for_step(self, attempt: Attempt) -> None:
+        """Book the wait until the running step ends; a dynamic batch is no step to wait for."""
+        if self.engine.joins_running and self._step_end_s is not None:
+            attempt.batch_window_s = self._step_end_s - attempt.scheduler_queue_in_s
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Give an attempt up: from the queue at once, from a running batch when the step ends."""
+        if self.engine.abort(attempt):
+            self._left(attempt)
+            self._pool.freed()
+
+    def crash(self) -> None:
+        """Stop: everything here fails, until :meth:`restore`."""
+        lost = self.engine.clear()
+        self._queue.clear()
+        for alarm in (self._step, self._start):
+            if alarm is not None:
+                alarm.cancel()
+        if self._step_end_s is not None:
+            self.begun_s -= self._step_end_s - self._clock.now
+        self._step = self._start = self._step_end_s = None
+        self.up, self.in_flight = False, 0
+        for job in lost:
+            attempt = _attempt(job)
+            self._pool.failed(attempt, Failure("failed", attempt.layer, CRASH, 502))
+
+    def restore(self) -> None:
+        """Return empty."""
+        self.up = True
+        self._pool.freed()
+
+    def _start_at(self, time_s: float) -> None:
+        if self._start is not None:
+            if self._start_s <= time_s:
+                return
+            self._start.cancel()
+        self._start_s = time_s
+        self._start = self._clock.at(time_s, Rank.START, self._on_start, None)
+
+    def _on_start(self, _: None) -> None:
+        self._start = None
+        self._begin()
+
+    def _begin(self) -> None:
+        now_s = self._clock.now
+        seconds = self.engine.begin(now_s)
+        if seconds is not None:
+            self.begun_s += seconds
+            self._step_end_s = now_s + seconds
+            self._step = self._clock.at(self._step_end_s, Rank.STEP, self._on_end, None)
+        elif self.engine.waiting:
+            self._start_at(self.engine.wake_s)
+
+    def _on_end(self, _: None) -> None:
+        self._step_end_s = self._step = None
+        left = self.engine.end(self._clock.now)
+        if left:
+            self._ending = True
+            self._tell(left)
+            self._ending = False
+        self._begin()
+
+    def _tell(self, left: list[Job]) -> None:
+        self.in_flight -= len(left)
+        for job in left:
+            attempt = _attempt(job)
+            if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
+                self._pool.answered(attempt)
+        self._pool.freed()
+
+    def _left(self, attempt: Attempt) -> None:
+        self.in_flight -= 1
+        attempt.batch_window_s = min(
+            attempt.batch_window_s, self._clock.now - attempt.scheduler_queue_in_s
+        )
+
+    def _expired(self, attempt: Attempt, failure: Failure) -> None:
+        self._left(attempt)
+        self._pool.failed(attempt, failure)
+        self._pool.freed()
+
+
+def _attempt(job: Job) -> Attempt:
+    if not isinstance(job, Attempt):
+        msg = f"a replica of the simulation holds attempts, got {job!r}"
+        raise TypeError(msg)
+    return job

@@ -1,0 +1,55 @@
+"""Which replica gets the next request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Literal
+
+from capplan.simulation.replica import Replica
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Route = Callable[[Sequence[Replica], Sequence[Replica]], Replica]
+"""``(all replicas, those that may take one) -> one of the latter``."""
+
+
+def least_in_flight(rng: np.random.Generator) -> Route:
+    """Return the route to the replica that holds fewest requests; the first of equals."""
+
+    def route(replicas: Sequence[Replica], candidates: Sequence[Replica]) -> Replica:
+        return min(candidates, key=lambda replica: replica.in_flight)
+
+    return route
+
+
+def round_robin(rng: np.random.Generator) -> Route:
+    """Return the route to one after the other, passing over those that may take none."""
+    last = -1
+
+    def route(replicas: Sequence[Replica], candidates: Sequence[Replica]) -> Replica:
+        nonlocal last
+        for step in count(1):
+            replica = replicas[(last + step) % len(replicas)]
+            if replica in candidates:
+                last = (last + step) % len(replicas)
+                return replica
+        raise AssertionError
+
+    return route
+
+
+def at_random(rng: np.random.Generator) -> Route:
+    """Return the route to any of them with equal probability."""
+
+    def route(replicas: Sequence[Replica], candidates: Sequence[Replica]) -> Replica:
+        return candidates[int(rng.random() * len(candidates))]
+
+    return route
+
+
+ROUTES: dict[
+    Literal["round_robin", "least_in_flight", "random"], Callable[[np.random.Generator], Route]
+] = {"round_robin": round_robin, "least_in_flight": least_in_flight, "random": at_random}
+"""Where the names of a scenario become functions."""

@@ -1,0 +1,169 @@
+"""One run: everything wired together, from a drawn trace to a result."""
+
+from __future__ import annotations
+
+import time
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from capplan.results import RunResult
+from capplan.simulation import faults, timeline
+from capplan.simulation.caller import Callers
+from capplan.simulation.clock import Clock
+from capplan.simulation.gateway import GatewayHost
+from capplan.simulation.log import request_log, requests_of
+from capplan.simulation.pool import ServingPool
+from capplan.traffic.streams import stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Executor
+
+    from capplan.scenario import Scenario
+    from capplan.traffic.trace import Trace
+
+
+class Stream(IntEnum):
+    """What each random stream of the simulation is for; never renumber, only append up to 19."""
+
+    BACKOFF = 10
+    ROUTING = 11
+    SERVICE = 12
+
+
+def simulate(
+    scenario: Scenario, *, trace: Trace | None = None, seed: int = 0, replication: int = 0
+) -> RunResult:
+    """Return what happens to a trace under a scenario.
+
+    The run ends when every request is over and no replica computes, at the latest
+    ``scenario.drain_s`` after the last arrival. Same scenario, trace, seed and replication: the
+    same tables.
+
+    Parameters
+    ----------
+    scenario
+        Layers, pools, faults, and how callers of each class try again.
+    trace
+        The drawn trace, run as it is; None draws it from the scenario's traffic.
+    seed, replication
+        Name the random numbers: of the drawn trace, and of backoff, routing and service.
+    """
+    started = time.perf_counter()
+    if trace is None:
+        from capplan.traffic.draw import draw
+
+        trace = draw(scenario, seed=seed, replication=replication)
+    run = _Run(scenario, trace, seed=seed, replication=replication)
+    duration_s = run.play()
+    log = request_log(
+        run.callers.attempts,
+        network_s=scenario.network.one_way_s,
+        leaves_s=run.gateway.leaves_s,
+    )
+    return RunResult(
+        scenario=scenario,
+        trace=trace,
+        requests=log,
+        timeline=run.sampler.frame(),
+        seed=seed,
+        replication=replication,
+        duration_s=duration_s,
+        wall_s=time.perf_counter() - started,
+    )
+
+
+class _Run:
+    """The parts of one run, wired together."""
+
+    def __init__(self, scenario: Scenario, trace: Trace, *, seed: int, replication: int) -> None:
+        self.clock = clock = Clock()
+        self.last_arrival_s = float(trace.frame["arrival_s"].iloc[-1])
+        self.until_s = self.last_arrival_s + scenario.drain_s
+        network_s = scenario.network.one_way_s
+        self.callers = Callers(
+            requests_of(trace.frame, scenario),
+            retries={c.name: c.retry for c in scenario.classes},
+            clock=clock,
+            network_s=network_s,
+            backoff=stream(seed, replication, Stream.BACKOFF),
+        )
+        self.gateway = GatewayHost(
+            scenario.gateway, clock=clock, network_s=network_s, returned=self.callers.returned
+        )
+        routing = stream(seed, replication, Stream.ROUTING).spawn(len(scenario.pools))
+        service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
+        self.pools = {
+            pool.name: ServingPool(
+                pool,
+                clock=clock,
+                gateway=self.gateway,
+                routing=routing[index],
+                service=service[index],
+            )
+            for index, pool in enumerate(scenario.pools)
+        }
+        self.gateway.pools = {
+            c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
+        }
+        faults.schedule(scenario, pools=self.pools, clock=clock)
+        self.sampler = timeline.Sampler(
+            timeline.probes(self.callers, self.gateway, self.pools.values()),
+            clock=clock,
+            span_s=self.last_arrival_s,
+        )
+
+    def play(self) -> float:
+        """Run to the end; return when that was, s."""
+        self.callers.start(self.gateway)
+        return self.clock.run_while(self._busy, self.until_s)
+
+    def _busy(self) -> bool:
+        callers = self.callers
+        if callers.pending or not callers.all_arrived:
+            return True
+        return not all(pool.idle for pool in self.pools.values())
+
+
+def simulate_many(
+    scenario: Scenario,
+    *,
+    replications: int,
+    seed: int = 0,
+    traces: Sequence[Trace] | None = None,
+    executor: Executor | None = None,
+) -> list[RunResult]:
+    """Return independent replications of a run, in order.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    replications
+        How many, numbered from 0.
+    seed
+        Names the random numbers together with the replication.
+    traces
+        One drawn trace per replication; None draws them.
+    executor
+        Where they run, for example a ``ProcessPoolExecutor``; None = here, one by one.
+
+    Raises
+    ------
+    ValueError
+        When the number of traces is not that of the replications.
+    """
+    if traces is not None and len(traces) != replications:
+        msg = f"one trace per replication ({replications}), got {len(traces)}"
+        raise ValueError(msg)
+    asked = [
+        (scenario, None if traces is None else traces[index], seed, index)
+        for index in range(replications)
+    ]
+    if executor is None:
+        return [_replicate(*one) for one in asked]
+    return list(executor.map(_replicate, *zip(*asked, strict=True)))
+
+
+def _replicate(scenario: Scenario, trace: Trace | None, seed: int, replication: int) -> RunResult:
+    return simulate(scenario, trace=trace, seed=seed, replication=replication)

@@ -1,0 +1,199 @@
+"""The timeline of a run: what each layer held and did, sampled at even intervals.
+
+A value holds from its time until the next row of its metric. Levels (``length``, ``in_flight``, …)
+are those of the instant, after everything that happens in it; rates, fractions and means are those
+of the interval that begins there.
+
+=============== ================== =========================================================
+layer           ``replica``        metrics
+=============== ================== =========================================================
+caller          empty              in_flight, arrivals_rps (attempts), succeeded_rps,
+                                   rejected_rps, timed_out_rps, failed_rps
+gateway         empty              length, in_flight, status_<code>_rps (400, 429, 502, 503)
+service_queue   name of the pool   length, in_flight (of its replicas), replicas, refused_rps
+scheduler_queue name of a replica  length, refused_rps, preemptions_per_s
+prefill         name of a replica  running, tokens_per_s
+decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usage_fraction,
+                                   busy_fraction, step_time_s, batch_size (means per step)
+=============== ================== =========================================================
+
+``kv_usage_fraction`` is absent where there are no KV blocks; a mean over an interval without
+a step is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capplan.schema import TIMELINE, names
+from capplan.simulation.clock import Clock, Rank
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from capplan.simulation.caller import Callers
+    from capplan.simulation.gateway import GatewayHost
+    from capplan.simulation.pool import ServingPool
+    from capplan.simulation.replica import Replica
+
+MOST_SAMPLES = 600
+FIRST_SAMPLES = 300
+STATUSES = (400, 429, 502, 503)
+
+Reading = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How one metric is read: a level, or a total that becomes a rate or a mean.
+
+    With ``per`` None and ``total`` True the growth of the total is divided by the time, with
+    another total in ``per`` by that one's growth.
+    """
+
+    layer: str
+    replica: str
+    metric: str
+    read: Reading
+    total: bool = False
+    per: Reading | None = None
+
+
+class Sampler:
+    """Reads all probes at even intervals, at most :data:`MOST_SAMPLES` times.
+
+    When there are more, every second reading is dropped and the interval doubles.
+    """
+
+    def __init__(self, probes: Iterable[Probe], *, clock: Clock, span_s: float) -> None:
+        self._probes = tuple(probes)
+        self._readings: tuple[Reading, ...] = tuple(
+            read for p in self._probes for read in (p.read, p.per) if read is not None
+        )
+        self._clock = clock
+        self._interval_s = max(span_s, 1e-3) / FIRST_SAMPLES
+        self._times: list[float] = []
+        self._rows: list[list[float]] = []
+        self._sampled = 0
+        self._schedule(0.0)
+
+    def _schedule(self, time_s: float) -> None:
+        self._clock.at(time_s, Rank.SAMPLE, self._on_time, None)
+
+    def _on_time(self, _: None) -> None:
+        self._read()
+        if len(self._times) > MOST_SAMPLES:
+            del self._times[1::2], self._rows[1::2]
+            self._interval_s *= 2
+        self._sampled = len(self._times)
+        self._schedule(self._sampled * self._interval_s)
+
+    def _read(self) -> None:
+        self._times.append(self._clock.now)
+        self._rows.append([read() for read in self._readings])
+
+    def frame(self) -> pd.DataFrame:
+        """Read once more, at the end of the run; return the timeline (``schema.TIMELINE``)."""
+        import numpy as np
+        import pandas as pd
+
+        if not self._times or self._clock.now > self._times[-1]:
+            self._read()
+        times = np.array(self._times)
+        table = np.array(self._rows, dtype=np.float64)
+        series = list(self._series(times, table))
+        counts = [len(t) for _, t, _ in series]
+        labels = {
+            name: pd.Series(
+                np.repeat(np.array([getattr(p, name) for p, _, _ in series], dtype=object), counts),
+                dtype="str",
+            )
+            for name in ("layer", "replica", "metric")
+        }
+        values = {
+            "time_s": np.concatenate([t for _, t, _ in series]),
+            "value": np.concatenate([v for _, _, v in series]),
+        }
+        return pd.DataFrame(labels | values)[names(TIMELINE)]
+
+    def _series(
+        self, times: np.ndarray, table: np.ndarray
+    ) -> Iterable[tuple[Probe, np.ndarray, np.ndarray]]:
+        import numpy as np
+
+        columns = iter(table.T)
+        for probe in self._probes:
+            values = next(columns)
+            per = times if probe.per is None else next(columns)
+            if not probe.total:
+                yield probe, times, values
+                continue
+            grown, by = np.diff(values), np.diff(per)
+            means = np.full(len(grown), np.nan)
+            np.divide(grown, by, out=means, where=by > 0)
+            yield probe, times[:-1], means
+
+
+def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool]) -> Iterable[Probe]:
+    """Return the probes of a run."""
+    yield from _caller_probes(callers)
+    yield Probe("gateway", "", "length", lambda: len(gateway.queue.line))
+    yield Probe("gateway", "", "in_flight", lambda: gateway.in_flight)
+    for status in STATUSES:
+        yield Probe(
+            "gateway",
+            "",
+            f"status_{status}_rps",
+            lambda status=status: gateway.statuses[status],  # type: ignore[misc]
+            total=True,
+        )
+    for pool in pools:
+        yield from _pool_probes(pool)
+        for replica in pool.replicas:
+            yield from _replica_probes(replica)
+
+
+def _caller_probes(callers: Callers) -> Iterable[Probe]:
+    yield Probe("caller", "", "in_flight", lambda: callers.in_flight)
+    yield Probe("caller", "", "arrivals_rps", lambda: len(callers.attempts), total=True)
+    for outcome in ("succeeded", "rejected", "timed_out", "failed"):
+        yield Probe(
+            "caller",
+            "",
+            f"{outcome}_rps",
+            lambda outcome=outcome: callers.ended[outcome],  # type: ignore[misc]
+            total=True,
+        )
+
+
+def _pool_probes(pool: ServingPool) -> Iterable[Probe]:
+    layer, name = "service_queue", pool.name
+    yield Probe(layer, name, "length", lambda: len(pool.queue.line))
+    yield Probe(layer, name, "in_flight", lambda: sum(r.in_flight for r in pool.replicas))
+    yield Probe(layer, name, "replicas", lambda: pool.up)
+    yield Probe(layer, name, "refused_rps", lambda: pool.queue.refused, total=True)
+
+
+def _replica_probes(replica: Replica) -> Iterable[Probe]:
+    engine, name = replica.engine, replica.name
+    queue, decode = "scheduler_queue", "decode"
+    yield Probe(queue, name, "length", lambda: len(engine.waiting))
+    yield Probe(queue, name, "refused_rps", lambda: replica.refused, total=True)
+    yield Probe(queue, name, "preemptions_per_s", lambda: engine.preemptions, total=True)
+    yield Probe("prefill", name, "running", lambda: engine.prefilling)
+    yield Probe("prefill", name, "tokens_per_s", lambda: engine.prefill_tokens, total=True)
+    yield Probe(decode, name, "running", lambda: engine.decoding)
+    yield Probe(decode, name, "tokens_per_s", lambda: engine.output_tokens, total=True)
+    yield Probe(decode, name, "in_flight", lambda: replica.in_flight)
+    yield Probe(decode, name, "up", lambda: replica.up)
+    if engine.has_kv:
+        yield Probe(decode, name, "kv_usage_fraction", lambda: engine.kv_usage_fraction)
+    yield Probe(decode, name, "busy_fraction", lambda: replica.busy_s, total=True)
+    for metric, read in (
+        ("step_time_s", lambda: replica.begun_s),
+        ("batch_size", lambda: engine.sequences),
+    ):
+        yield Probe(decode, name, metric, read, total=True, per=lambda: engine.steps)
