@@ -126,11 +126,16 @@ def _check_values(log: pd.DataFrame) -> None:
 
 def _check_requests(result: RunResult) -> None:
     log = result.requests
-    by_request = log.groupby("request_id", sort=False, observed=True)
-    order = by_request["attempt"].rank(method="first").to_numpy()
-    _refuse(log, log["attempt"].to_numpy(np.float64) != order, "numbered from 1", "attempt")
-    successes = by_request["outcome"].transform(lambda o: (o == "succeeded").sum())
-    _refuse(log, successes.to_numpy() > 1, "at most one success a request", "outcome")
+    codes, _ = pd.factorize(log["request_id"])
+    attempt = log["attempt"].to_numpy(np.float64)
+    order = np.lexsort((attempt, codes))
+    first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    expected = np.empty(len(log))
+    sizes = np.diff(first, append=len(log))
+    expected[order] = np.arange(1, len(log) + 1) - np.repeat(first, sizes)
+    _refuse(log, attempt != expected, "numbered from 1", "attempt")
+    successes = np.bincount(codes[outcome_is(log, "succeeded")], minlength=first.size)
+    _refuse(log, successes[codes] > 1, "at most one success a request", "outcome")
     frame = result.trace.frame
     if "request_id" not in frame:
         return
