@@ -142,7 +142,7 @@ def outcomes_over_time(requests: pd.DataFrame, *, window_s: float = 10.0) -> alt
         alt.Chart(frame, title=f"How requests end, windows of {window_s:g} s")
         .mark_bar()
         .encode(
-            x(c.TIME, bin="binned"),
+            x(c.TIME, bin="binned", scale=alt.Scale(nice=False)),
             x2="end:Q",
             y=y(c.FLOW, stack="zero"),
             color=_outcome_colour(frame),
@@ -167,7 +167,7 @@ def waiting_over_time(timeline: pd.DataFrame, *, points: int = 300) -> alt.Chart
         alt.Chart(frame, title="Waiting in each queue")
         .mark_line(interpolate="step-after")
         .encode(
-            x(c.TIME),
+            x(c.TIME, scale=alt.Scale(nice=False)),
             y(_VALUE, title="requests waiting"),
             colour(c.LAYER, layers, lines=True),
             dash(c.LAYER, layers),
@@ -194,7 +194,7 @@ def in_flight_over_time(
         alt.Chart(frame, title="Requests in flight")
         .mark_area(interpolate="step-after", opacity=0.85)
         .encode(
-            x(c.TIME),
+            x(c.TIME, scale=alt.Scale(nice=False)),
             y(c.IN_FLIGHT, stack="zero"),
             colour(c.CLASS, classes),
             tooltip=tooltip(shown),

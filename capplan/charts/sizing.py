@@ -56,7 +56,7 @@ def goodput_by_replicas(
     )
     layers = [band, lines]
     if promise_fraction is not None:
-        layers.append(rule_y(promise_fraction, f"promised {promise_fraction:.4%}"))
+        layers.append(rule_y(promise_fraction, f"promised {100 * promise_fraction:.4g} %"))
     ours = {} if chosen is None else {"simulated": chosen}
     for replicas, label in _told_once({**ours, **(rules or {})}).items():
         layers.append(rule_x(replicas, label, colour_of=BLACK if replicas == chosen else GREY))

@@ -39,7 +39,7 @@ def rate_over_time(trace: pd.DataFrame, *, window_s: float = 60.0) -> alt.LayerC
         alt.Chart(frame, title=f"Arrival rate, windows of {window_s:g} s")
         .mark_area(interpolate="step-after", opacity=0.85)
         .encode(
-            x(c.TIME),
+            x(c.TIME, scale=alt.Scale(nice=False)),
             y(c.RATE, stack="zero"),
             colour(c.CLASS, classes),
             tooltip=tooltip((c.TIME, c.RATE, c.CLASS)),

@@ -36,12 +36,25 @@ class Page:
             return None
         return read_artefact(self.folder, name)
 
-    def base_trace(self) -> Trace | None:
-        """Return the trace the scenario rests on, as it was read; None where laws are drawn."""
+    def traffic(self) -> Trace:
+        """Return what the scenario rests on: its trace as recorded, or a draw where laws stand.
+
+        Classes, tenants, deadlines that the trace lacks are filled as :func:`capplan.draw` does.
+        """
+        from dataclasses import replace
+
+        from capplan.traffic.assign import completed
         from capplan.traffic.sample import read_base
 
         source = self.scenario.traffic.trace
-        return None if source is None else read_base(source)
+        if source is None:
+            return self.draw()
+        base = read_base(source)
+        frame, notes = completed(
+            base.frame, self.scenario, seed=self.seed, replication=0, source=base.source
+        )
+        kept = [name for name in base.frame if name not in frame]
+        return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
 
     def draw(self, *, requests: int = 0) -> Trace:
         """Return the requests of this study, at most ``requests`` of them (0 = all)."""
@@ -58,6 +71,7 @@ class Page:
         import pandas as pd
 
         names = [c.name for c in self.scenario.classes]
+        names += [name for name in frame["request_class"].unique() if name not in names]
         kind = pd.CategoricalDtype(names, ordered=True)
         return frame.assign(request_class=frame["request_class"].astype(kind))
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
-    from IPython.display import Markdown
 
 UNITS: tuple[tuple[str, float, str], ...] = (
     ("_fraction", 100.0, " %"),
@@ -21,11 +20,12 @@ UNITS: tuple[tuple[str, float, str], ...] = (
 """How a quantity is printed, by the suffix of its name: factor and unit. Times are in words."""
 
 
-def say(text: str) -> Markdown:
-    """Return a computed sentence, to be the last line of a cell."""
-    from IPython.display import Markdown
+def show(*parts: Any) -> None:
+    """Show charts, tables and computed sentences (texts in Markdown) below the cell, in order."""
+    from IPython.display import Markdown, display
 
-    return Markdown(text)  # type: ignore[no-untyped-call]
+    for part in parts:
+        display(Markdown(part) if isinstance(part, str) else part)  # type: ignore[no-untyped-call]
 
 
 def told(value: float | None, name: str = "") -> str:
