@@ -1,0 +1,170 @@
+"""The budget of one class, counted backward from what it was promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+from capplan.budget.loads import ClassLoad
+from capplan.budget.results import ClassBudget
+from capplan.budget.service import PoolService
+from capplan.budget.shares import divide
+from capplan.scenario import LinearStep, Origin, RequestClass, Scenario, origin
+from capplan.scenario.pools import ContinuousBatching
+
+LOWEST, HIGHEST = 0.01, 0.999
+"""Range in which a feasible quantile is looked for."""
+
+Basis = Literal["ttft_s", "e2e_s", "deadline_s", ""]
+
+
+class _Side(NamedTuple):
+    """One promise, and what is subtracted from it."""
+
+    basis: Basis
+    promise_s: float
+    gateway_s: float
+    prefill_s: float
+    decode_s: float
+    remaining_s: float
+
+
+def class_budget(
+    scenario: Scenario, request_class: RequestClass, load: ClassLoad, service: PoolService
+) -> ClassBudget:
+    """Return the budget of one class, counted backward from its strictest promise.
+
+    A streaming class is budgeted on TTFT (network, gateway, prefill) and, where it has a deadline
+    or an E2E promise, on that too (with decode); a class that does not stream on E2E alone. The
+    promise that leaves least is the basis.
+    """
+    c, rule = request_class, scenario.budget
+
+    def side(prompt_quantile: float, output_quantile: float) -> _Side:
+        prefill, decode = service.work_s(
+            load, prompt_quantile=prompt_quantile, output_quantile=output_quantile
+        )
+        return _strictest(scenario, c, prefill, decode)
+
+    found = side(rule.prompt_quantile, rule.output_quantile)
+    mean_response = _mean_response_s(scenario, load, service)
+    allowed = _allowed_response_s(c, load, rule.output_quantile)
+    drain = class_drain_rps(load, service)
+    return ClassBudget(
+        request_class=c.name,
+        owner=c.owner,
+        pool=service.pool.name,
+        streaming=c.streaming,
+        basis=found.basis,
+        promise_s=found.promise_s,
+        prompt_quantile=rule.prompt_quantile,
+        output_quantile=rule.output_quantile,
+        prompt_tokens=load.prompt_quantile(rule.prompt_quantile),
+        output_tokens=load.output_quantile(rule.output_quantile),
+        rate_rps=load.rate_rps,
+        samples=load.samples,
+        network_s=2 * scenario.network.one_way_s,
+        gateway_s=found.gateway_s,
+        prefill_s=found.prefill_s,
+        decode_s=found.decode_s,
+        remaining_s=found.remaining_s,
+        window_s=service.window_s,
+        shares_s=divide(found.remaining_s, service.window_s, rule),
+        tpot_s=service.tpot_s,
+        tpot_promise_s=_number(c.promises.tpot_s if c.streaming else None),
+        feasible_prompt_quantile=_feasible(
+            lambda q: side(q, rule.output_quantile).remaining_s, rule.prompt_quantile
+        ),
+        feasible_output_quantile=_feasible(
+            lambda q: side(rule.prompt_quantile, q).remaining_s, rule.output_quantile
+        ),
+        mean_response_s=mean_response,
+        in_flight=load.rate_rps * mean_response,
+        in_flight_upper=min(load.rate_rps, drain) * allowed,
+        drain_rps=drain,
+        origin=_origin(scenario, c, found.basis, load, service),
+    )
+
+
+def class_drain_rps(load: ClassLoad, service: PoolService) -> float:
+    """Return the class's part of what its pool serves when full, by its part of the rate."""
+    if not service.rate_rps > 0:
+        return math.nan
+    return service.drain_rps * load.rate_rps / service.rate_rps
+
+
+def _strictest(scenario: Scenario, c: RequestClass, prefill_s: float, decode_s: float) -> _Side:
+    """Return the promise that leaves least time to wait; all NaN where nothing was promised."""
+    sides = [
+        _side(scenario, basis, promise_s, prefill_s, 0.0 if basis == "ttft_s" else decode_s)
+        for basis, promise_s in _promises(c)
+    ]
+    nothing = _Side("", math.nan, scenario.gateway.overhead_s, prefill_s, decode_s, math.nan)
+    return min(sides, key=lambda side: side.remaining_s, default=nothing)
+
+
+def _side(
+    scenario: Scenario, basis: Basis, promise_s: float, prefill_s: float, decode_s: float
+) -> _Side:
+    gateway = scenario.gateway
+    overhead_s = gateway.overhead_s + gateway.overhead_fraction * promise_s
+    spent_s = 2 * scenario.network.one_way_s + overhead_s + prefill_s + decode_s
+    return _Side(basis, promise_s, overhead_s, prefill_s, decode_s, promise_s - spent_s)
+
+
+def _promises(c: RequestClass) -> Iterable[tuple[Basis, float]]:
+    stated: list[tuple[Basis, float | None]] = [
+        ("ttft_s", c.promises.ttft_s if c.streaming else None),
+        ("e2e_s", c.promises.e2e_s),
+        ("deadline_s", c.promises.deadline_s),
+    ]
+    return [(basis, promise) for basis, promise in stated if promise is not None]
+
+
+def _allowed_response_s(c: RequestClass, load: ClassLoad, output_quantile: float) -> float:
+    """Return the response time that the promises allow, s; NaN where they say nothing of it."""
+    promises = c.promises
+    stated = [p for p in (promises.e2e_s, promises.deadline_s) if p is not None]
+    if stated:
+        return min(stated)
+    if not c.streaming or promises.ttft_s is None or promises.tpot_s is None:
+        return math.nan
+    return promises.ttft_s + promises.tpot_s * (load.output_quantile(output_quantile) - 1)
+
+
+def _mean_response_s(scenario: Scenario, load: ClassLoad, service: PoolService) -> float:
+    gateway = scenario.gateway
+    inside = gateway.overhead_s + sum(service.mean_work_s(load))
+    return (inside + 2 * scenario.network.one_way_s) / (1 - gateway.overhead_fraction)
+
+
+def _feasible(remaining_s: Callable[[float], float], stated: float) -> float:
+    """Return the largest quantile that leaves time to wait; NaN where even the lowest does not."""
+    if remaining_s(stated) > 0:
+        return stated
+    if not remaining_s(LOWEST) > 0:
+        return math.nan
+    low, high = LOWEST, min(stated, HIGHEST)
+    while high - low > 1e-3:  # noqa: PLR2004
+        middle = (low + high) / 2
+        low, high = (middle, high) if remaining_s(middle) > 0 else (low, middle)
+    return low
+
+
+def _origin(
+    scenario: Scenario, c: RequestClass, basis: Basis, load: ClassLoad, service: PoolService
+) -> Origin:
+    """Return the weakest origin among what the budget rests on."""
+    found = {load.origin, origin(scenario.network, "one_way_s")}
+    found |= {origin(scenario.gateway, "overhead_s")}
+    if basis:
+        found.add(origin(c.promises, basis))
+    batching = service.pool.batching
+    if isinstance(batching, ContinuousBatching) and not isinstance(batching.step_time, LinearStep):
+        found |= {origin(batching.step_time, f) for f in ("compute_efficiency", "overhead_s")}
+    return next(o for o in ("default", "measured", "promise") if o in found)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

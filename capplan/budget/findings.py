@@ -1,0 +1,335 @@
+"""What a scenario's limits break: each rule a function from scenario and budget to findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from capplan.budget.results import SEVERITY, ClassBudget, Finding
+from capplan.budget.service import PoolService
+from capplan.scenario import Queue, RequestClass, Scenario
+
+TOLERANCE_FRACTION = 0.05
+"""Limits that differ by less count as equal: budgets from two draws of one load differ as much."""
+
+
+class Waiting(NamedTuple):
+    """One queue on the way of a class, as the scenario has it."""
+
+    layer: str
+    path: str
+    owner: str
+    queue: Queue
+    holds: bool
+    """Whether anything makes requests wait here at all."""
+
+    @property
+    def wait_s(self) -> float:
+        """Return the longest wait: inf if unlimited, 0 where nobody can wait."""
+        if not self.holds or self.queue.length == 0:
+            return 0.0
+        return math.inf if self.queue.wait_limit_s is None else self.queue.wait_limit_s
+
+
+def queues_of(scenario: Scenario, pool_name: str) -> list[Waiting]:
+    """Return the queues in series before a pool's replicas, outermost first.
+
+    The gateway's queue holds requests only if its concurrency is limited, the service queue only
+    if the router limits what a replica holds.
+    """
+    gateway, pool = scenario.gateway, scenario.pool(pool_name)
+    prefix, scheduler = f"pools.{pool_name}", pool.batching.scheduler
+    limited = pool.router.max_in_flight is not None
+    return [
+        Waiting(
+            "gateway_queue",
+            "gateway.queue",
+            gateway.queue.owner or gateway.owner,
+            gateway.queue,
+            gateway.concurrency is not None,
+        ),
+        Waiting(
+            "service_queue", f"{prefix}.queue", pool.queue.owner or pool.owner, pool.queue, limited
+        ),
+        Waiting(
+            "scheduler_queue",
+            f"{prefix}.batching.scheduler",
+            scheduler.owner or pool.owner,
+            scheduler,
+            True,
+        ),
+    ]
+
+
+def find(
+    scenario: Scenario,
+    classes: Sequence[ClassBudget],
+    services: Mapping[str, PoolService],
+    settings: Mapping[str, int | float],
+) -> tuple[Finding, ...]:
+    """Return every finding once, the most severe first."""
+    found: list[Finding] = []
+    for budget in classes:
+        c = scenario.request_class(budget.request_class)
+        found += missing_promise(c)
+        found += unknown_rate(budget)
+        found += infeasible(budget)
+        found += tpot_broken(budget, services[budget.pool])
+        found += below_window(budget)
+        found += waits_exceed(scenario, budget)
+        found += double_queue(scenario, budget)
+        found += retries_exceed(c)
+    for service in services.values():
+        found += overload(service)
+        found += no_owner(scenario, service.pool.name)
+    found += unlimited(scenario, list(services))
+    found += differs(scenario, settings)
+    return tuple(sorted(dict.fromkeys(found), key=lambda f: SEVERITY.index(f.outcome)))
+
+
+def missing_promise(c: RequestClass) -> Iterator[Finding]:
+    """Find a class without the promises that its budget starts from."""
+    promises = c.promises
+    needed = {"deadline_s or e2e_s": promises.deadline_s is not None or promises.e2e_s is not None}
+    if c.streaming:
+        needed = {"ttft_s": promises.ttft_s is not None, "tpot_s": promises.tpot_s is not None}
+    for name, stated in needed.items():
+        if not stated:
+            yield Finding(
+                rule="missing_promise",
+                outcome="unknown",
+                field=f"classes.{c.name}.promises.{name}",
+                value=None,
+                limit=None,
+                next_action=f"agree with the callers of {c.name} on {name}",
+                request_class=c.name,
+            )
+
+
+def unknown_rate(budget: ClassBudget) -> Iterator[Finding]:
+    """Find a class whose rate is unknown, so that no queue length follows."""
+    if math.isnan(budget.rate_rps):
+        yield Finding(
+            rule="unknown_rate",
+            outcome="unknown",
+            field="traffic",
+            value=None,
+            limit=None,
+            next_action="give a trace with at least two requests, or a shape with a rate",
+            request_class=budget.request_class,
+        )
+
+
+def infeasible(budget: ClassBudget) -> Iterator[Finding]:
+    """Find a class whose service alone takes all that was promised, or more."""
+    if not budget.remaining_s <= 0:
+        return
+    prompt, output = budget.feasible_prompt_quantile, budget.feasible_output_quantile
+    ways = [
+        f"{name} quantile ≤ {q:.2f}"
+        for name, q in (("prompt", prompt), ("output", output))
+        if not math.isnan(q)
+    ]
+    way = f"feasible at {' or '.join(ways)}" if ways else "at no quantile of one length alone"
+    yield Finding(
+        rule="infeasible",
+        outcome="fail",
+        field=f"classes.{budget.request_class}.promises.{budget.basis}",
+        value=budget.promise_s - budget.remaining_s,
+        limit=budget.promise_s,
+        next_action=f"{-budget.remaining_s:.3g} s too long; {way}; faster steps, shorter lengths, "
+        "or a longer promise",
+        request_class=budget.request_class,
+    )
+
+
+def tpot_broken(budget: ClassBudget, service: PoolService) -> Iterator[Finding]:
+    """Find a TPOT promise that breaks at the class's rate; a full replica is limited for it."""
+    if budget.tpot_s > budget.tpot_promise_s:
+        alone = service.tpot_alone_s > budget.tpot_promise_s
+        yield Finding(
+            rule="tpot",
+            outcome="fail",
+            field=f"classes.{budget.request_class}.promises.tpot_s",
+            value=budget.tpot_s,
+            limit=budget.tpot_promise_s,
+            next_action="faster steps: one sequence alone breaks it" if alone else "more replicas",
+            request_class=budget.request_class,
+        )
+
+
+def below_window(budget: ClassBudget) -> Iterator[Finding]:
+    """Find a budget that is smaller than one batch window."""
+    share = budget.shares_s["batch_window"]
+    if share < budget.window_s * (1 - 1e-9):
+        yield Finding(
+            rule="below_batch_window",
+            outcome="fail",
+            field=f"pools.{budget.pool}.batching",
+            value=share,
+            limit=budget.window_s,
+            next_action="a smaller window (queue delay, token budget), or a larger share for it",
+            request_class=budget.request_class,
+        )
+
+
+def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
+    """Find stated wait limits whose sum, with the service time, is longer than the promise."""
+    waits = [queue.wait_s for queue in queues_of(scenario, budget.pool)]
+    stated = sum(wait for wait in waits if math.isfinite(wait))
+    total = budget.promise_s - budget.remaining_s + stated
+    if stated > 0 and total > budget.promise_s * (1 + 1e-9):
+        yield Finding(
+            rule="waits_exceed_promise",
+            outcome="fail",
+            field=f"classes.{budget.request_class}.promises.{budget.basis}",
+            value=total,
+            limit=budget.promise_s,
+            next_action=f"wait limits of {max(budget.remaining_s, 0):.3g} s in all, "
+            f"not {stated:.3g} s",
+            request_class=budget.request_class,
+        )
+
+
+def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
+    """Find two queues in series that can each hold a request for the whole queueing budget."""
+    if not budget.remaining_s > 0:
+        return
+    queues = queues_of(scenario, budget.pool)
+    whole = [queue for queue in queues if queue.wait_s >= budget.remaining_s]
+    if len(whole) > 1:
+        yield Finding(
+            rule="double_queue",
+            outcome="blocked",
+            field=", ".join(f"{queue.path}.wait_limit_s" for queue in whole),
+            value=min(queue.wait_s for queue in whole),
+            limit=budget.remaining_s,
+            next_action="decide which queue holds the waiting requests, then shorten the others",
+            request_class=budget.request_class,
+        )
+
+
+def no_owner(scenario: Scenario, pool_name: str) -> Iterator[Finding]:
+    """Find a queue without an owner that is in series with another."""
+    holding = [queue for queue in queues_of(scenario, pool_name) if queue.holds]
+    if len(holding) < 2:  # noqa: PLR2004
+        return
+    for queue in holding:
+        if not queue.owner:
+            yield Finding(
+                rule="no_owner",
+                outcome="blocked",
+                field=f"{queue.path}.owner",
+                value="",
+                limit=None,
+                next_action="name who answers for this queue",
+            )
+
+
+def retries_exceed(c: RequestClass) -> Iterator[Finding]:
+    """Find retries that cannot end before the caller has left."""
+    retry = c.retry
+    stated = [p for p in (c.promises.deadline_s, c.promises.e2e_s) if p is not None]
+    if retry.max_attempts == 1 or not stated:
+        return
+    field = f"classes.{c.name}.retry"
+    if retry.attempt_timeout_s is None:
+        yield Finding(
+            rule="retries_without_timeout",
+            outcome="unknown",
+            field=f"{field}.attempt_timeout_s",
+            value=None,
+            limit=max(stated),
+            next_action="state how long one attempt may take",
+            request_class=c.name,
+        )
+        return
+    waits = [retry.backoff_before(n) for n in range(1, retry.max_attempts + 1)]
+    total = retry.max_attempts * retry.attempt_timeout_s + sum(waits)
+    if total > max(stated):
+        yield Finding(
+            rule="retries_exceed_deadline",
+            outcome="fail",
+            field=f"{field}.max_attempts",
+            value=total,
+            limit=max(stated),
+            next_action="fewer attempts, shorter timeouts, or shorter backoff",
+            request_class=c.name,
+        )
+
+
+def overload(service: PoolService) -> Iterator[Finding]:
+    """Find a pool that gets requests faster than it serves them: no queue length helps."""
+    if service.overloaded:
+        needed = math.floor(service.rate_rps / service.replica_rps) + 1
+        yield Finding(
+            rule="overload",
+            outcome="fail",
+            field=f"pools.{service.pool.name}.replicas",
+            value=service.rate_rps,
+            limit=service.drain_rps,
+            next_action=f"at least {needed} replicas, or less load",
+        )
+
+
+def unlimited(scenario: Scenario, pools: Iterable[str]) -> Iterator[Finding]:
+    """Find queues and numbers in flight without a limit."""
+    fields: dict[str, object] = {"gateway.concurrency": scenario.gateway.concurrency}
+    for name in pools:
+        fields[f"pools.{name}.router.max_in_flight"] = scenario.pool(name).router.max_in_flight
+        for queue in queues_of(scenario, name):
+            if queue.holds:
+                fields[f"{queue.path}.length"] = queue.queue.length
+                idle = queue.queue.length == 0
+                fields[f"{queue.path}.wait_limit_s"] = 0 if idle else queue.queue.wait_limit_s
+    for field, value in fields.items():
+        if value is None:
+            yield Finding(
+                rule="unlimited",
+                outcome="fail",
+                field=field,
+                value="inf",
+                limit=None,
+                next_action="set a limit, for example the budget's",
+            )
+
+
+def differs(scenario: Scenario, settings: Mapping[str, int | float]) -> Iterator[Finding]:
+    """Find limits that are not the budget's; absent ones are :func:`unlimited`.
+
+    A looser limit fails: waits can outlast the promise. A tighter one refuses requests that could
+    have been served in time: retest with it, or apply the budget's. So does another answer to
+    refused callers.
+    """
+    for path, derived in settings.items():
+        stated = value_at(scenario, path)
+        if stated is None or same(stated, derived):
+            continue
+        answer = path.endswith((".status", ".retry_after_s"))
+        yield Finding(
+            rule="differs_from_budget",
+            outcome="fail" if stated > derived and not answer else "retest",
+            field=path,
+            value=stated,
+            limit=derived,
+            next_action=f"set {path} to {derived:g}, or the promises to what this limit allows",
+        )
+
+
+def same(stated: float, derived: float) -> bool:
+    """Return whether two limits are equal within the tolerance; counts within 1 as well."""
+    whole = isinstance(stated, int) and isinstance(derived, int)
+    allowed = max(TOLERANCE_FRACTION * abs(derived), 1.0 if whole else 0.0)
+    return abs(stated - derived) <= allowed
+
+
+def value_at(scenario: Scenario, path: str) -> Any:
+    """Return the value at a dotted path; entries of lists go by name."""
+    found: Any = scenario
+    for key in path.split("."):
+        if isinstance(found, tuple):
+            found = next(entry for entry in found if entry.name == key)
+        else:
+            found = getattr(found, key)
+    return found

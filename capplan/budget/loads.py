@@ -1,0 +1,199 @@
+"""What each class asks for: its rate, its lengths, and where these figures come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capplan.budget.lengths import length_moment, length_quantile
+from capplan.replica.capacity import Mix
+from capplan.scenario import (
+    Origin,
+    RequestClass,
+    Scenario,
+    Spike,
+    Steady,
+    Step,
+    origin,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from capplan.traffic.profile import Demand, Lengths, TrafficProfile
+    from capplan.traffic.trace import Trace
+
+Quantiles = Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassLoad:
+    """The load of one request class. Rates of a class without requests are 0."""
+
+    request_class: str
+    rate_rps: float
+    """NaN where it is unknown."""
+    samples: int
+    """Requests behind the figures; 0 = they are those of a law."""
+    prompt_mean: float
+    output_mean: float
+    context_mean: float
+    """Mean context of a decoding sequence over its decode steps, tokens."""
+    size_mean: float
+    prompt_quantile: Quantiles
+    output_quantile: Quantiles
+    size_quantile: Quantiles
+    origin: Origin
+
+
+def class_loads(
+    scenario: Scenario, *, profile: TrafficProfile | None = None, trace: Trace | None = None
+) -> dict[str, ClassLoad]:
+    """Return the load of each class: from ``trace``, else from the scenario's laws and shape.
+
+    A ``profile`` takes the place of a trace; a quantile that it does not hold is the next higher
+    one that it does. A scenario whose traffic comes from a trace is drawn first. Requests of a
+    trace without class belong to the default class.
+    """
+    if profile is not None and trace is None:
+        return _from_profile(scenario, profile)
+    if trace is None and scenario.traffic.trace is not None:
+        from capplan.traffic.draw import draw
+
+        trace = draw(scenario)
+    if trace is not None:
+        return _from_trace(scenario, trace)
+    rates = _shape_rates(scenario)
+    return {c.name: _from_law(c, rates[c.name]) for c in scenario.classes}
+
+
+def mix_of(loads: list[ClassLoad]) -> Mix:
+    """Return the mean request over the classes of a pool, weighted by their rates.
+
+    Classes weigh the same where no rate is known.
+    """
+    rates = [0.0 if math.isnan(load.rate_rps) else load.rate_rps for load in loads]
+    weights = rates if sum(rates) > 0 else [1.0] * len(loads)
+    total = sum(weights)
+    output = sum(w * load.output_mean for w, load in zip(weights, loads, strict=True)) / total
+    tokens = sum(
+        w * load.output_mean * load.context_mean for w, load in zip(weights, loads, strict=True)
+    )
+    return Mix(
+        prompt_tokens=sum(w * x.prompt_mean for w, x in zip(weights, loads, strict=True)) / total,
+        output_tokens=output,
+        context_tokens=tokens / (total * output),
+        size=sum(w * x.size_mean for w, x in zip(weights, loads, strict=True)) / total,
+    )
+
+
+def _from_law(c: RequestClass, rate_rps: float) -> ClassLoad:
+    prompt, output = c.prompt_tokens, c.output_tokens
+    output_mean = length_moment(output, 1)
+    prompt_mean = length_moment(prompt, 1)
+    stated = {origin(c, "prompt_tokens"), origin(c, "output_tokens")}
+    return ClassLoad(
+        request_class=c.name,
+        rate_rps=rate_rps,
+        samples=0,
+        prompt_mean=prompt_mean,
+        output_mean=output_mean,
+        context_mean=prompt_mean + length_moment(output, 2) / (2 * output_mean),
+        size_mean=prompt_mean,
+        prompt_quantile=lambda q: length_quantile(prompt, q),
+        output_quantile=lambda q: length_quantile(output, q),
+        size_quantile=lambda q: length_quantile(prompt, q),
+        origin="default" if "default" in stated else "promise",
+    )
+
+
+def _from_trace(scenario: Scenario, trace: Trace) -> dict[str, ClassLoad]:
+    frame, default = trace.frame, scenario.request_class().name
+    if "request_class" in frame:
+        grouped = frame.groupby(frame["request_class"].fillna(default), sort=False)
+        rows = {str(name): group for name, group in grouped}
+    else:
+        rows = {default: frame}
+    span_s = trace.duration_s
+    if span_s is None:
+        # n requests enclose n - 1 gaps.
+        span_s = float(frame["arrival_s"].iloc[-1] - frame["arrival_s"].iloc[0])
+        span_s *= len(frame) / max(len(frame) - 1, 1)
+    known = span_s > 0
+    return {
+        c.name: _from_rows(c, rows[c.name], len(rows[c.name]) / span_s if known else math.nan)
+        if c.name in rows
+        else _from_law(c, 0.0 if known else math.nan)
+        for c in scenario.classes
+    }
+
+
+def _from_rows(c: RequestClass, rows: pd.DataFrame, rate_rps: float) -> ClassLoad:
+    prompt = rows["prompt_tokens"].astype(float)
+    output = rows["output_tokens"].astype(float).clip(lower=1.0)
+    size = rows["size"].astype(float).fillna(prompt) if "size" in rows else prompt
+    return ClassLoad(
+        request_class=c.name,
+        rate_rps=rate_rps,
+        samples=len(rows),
+        prompt_mean=float(prompt.mean()),
+        output_mean=float(output.mean()),
+        context_mean=float((output * (prompt + output / 2)).sum() / output.sum()),
+        size_mean=float(size.mean()),
+        prompt_quantile=lambda q: float(prompt.quantile(q, interpolation="higher")),
+        output_quantile=lambda q: float(output.quantile(q, interpolation="higher")),
+        size_quantile=lambda q: float(size.quantile(q, interpolation="higher")),
+        origin="measured",
+    )
+
+
+def _from_profile(scenario: Scenario, profile: TrafficProfile) -> dict[str, ClassLoad]:
+    demands = dict(profile.by_class) or {scenario.request_class().name: profile.overall}
+    return {
+        c.name: _from_demand(c, demands[c.name]) if c.name in demands else _from_law(c, 0.0)
+        for c in scenario.classes
+    }
+
+
+def _from_demand(c: RequestClass, demand: Demand) -> ClassLoad:
+    prompt, output = demand.prompt_tokens, demand.output_tokens
+    output_mean = max(output.mean, 1.0)
+    spread = 0.0 if math.isnan(output.std) else output.std
+    return ClassLoad(
+        request_class=c.name,
+        rate_rps=demand.arrivals.rate_rps,
+        samples=prompt.n,
+        prompt_mean=prompt.mean,
+        output_mean=output_mean,
+        context_mean=prompt.mean + (output_mean**2 + spread**2) / (2 * output_mean),
+        size_mean=prompt.mean,
+        prompt_quantile=lambda q: _next_known(prompt, q),
+        output_quantile=lambda q: _next_known(output, q),
+        size_quantile=lambda q: _next_known(prompt, q),
+        origin="measured",
+    )
+
+
+def _next_known(found: Lengths, quantile: float) -> float:
+    """Return the lowest known quantile at or above the one asked for, else the largest length."""
+    known = sorted((int(name[1:]) / 10 ** len(name[1:]), name) for name in found.quantiles)
+    for probability, name in known:
+        if probability >= quantile:
+            return found[name]
+    return found.max
+
+
+def _shape_rates(scenario: Scenario) -> dict[str, float]:
+    """Return each class's sustained rate: of a step shape its first level, of a spike its base."""
+    shape = scenario.traffic.shape
+    total = math.nan
+    if isinstance(shape, Steady):
+        total = shape.rate_rps * (scenario.pool().replicas if shape.per_replica else 1)
+    elif isinstance(shape, Step):
+        total = shape.start_rps
+    elif isinstance(shape, Spike):
+        total = shape.base_rps
+    shares = sum(c.share for c in scenario.classes)
+    return {c.name: total * c.share / shares for c in scenario.classes}

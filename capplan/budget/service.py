@@ -1,0 +1,136 @@
+"""What a pool does for its classes: running sequences, drain rate, batch window, service times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capplan.budget.loads import ClassLoad, mix_of
+from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
+from capplan.replica.latency import batch_seconds
+from capplan.scenario import DynamicBatching, Pool, RequestClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolService:
+    """One pool at the rate of its classes."""
+
+    pool: Pool
+    mix: Mix
+    rate_rps: float
+    """Sum over the pool's classes; NaN where one is unknown."""
+    running: int
+    """Requests that one replica works on at once when it is full."""
+    max_num_seqs: int | None
+    """The most that keeps every TPOT promise of the pool; None for dynamic batching."""
+    replica_rps: float
+    """What a full replica serves, requests/s."""
+    running_now: float
+    """Sequences that run on one replica at the classes' rate, at least 1."""
+    tpot_s: float
+    """Mean time per output token at that number; NaN for dynamic batching."""
+    tpot_full_s: float
+    """The same in a full replica."""
+    tpot_alone_s: float
+    """The same of one sequence alone: no limit makes it less."""
+    window_s: float
+    """The batch window: one full step, or the queue delay, s."""
+    replica: Replica | None
+
+    @property
+    def drain_rps(self) -> float:
+        """Return what the pool serves when it is full, requests/s."""
+        return self.pool.replicas * self.replica_rps
+
+    @property
+    def overloaded(self) -> bool:
+        """Return whether requests arrive at least as fast as the pool can serve them."""
+        return self.rate_rps >= self.drain_rps
+
+    def work_s(
+        self, load: ClassLoad, *, prompt_quantile: float, output_quantile: float
+    ) -> tuple[float, float]:
+        """Return prefill and decode time of one request of a class at quantiles, s.
+
+        A dynamic batch counts as prefill: its answer comes at once.
+        """
+        if self.replica is None:
+            return self._batch_s(load.size_quantile(prompt_quantile)), 0.0
+        prompt, output = (
+            load.prompt_quantile(prompt_quantile),
+            load.output_quantile(output_quantile),
+        )
+        return self.replica.prefill_s(prompt, self.running_now), (output - 1) * self.tpot_s
+
+    def mean_work_s(self, load: ClassLoad) -> tuple[float, float]:
+        """Return prefill and decode time of a mean request of a class, s."""
+        if self.replica is None:
+            return self._batch_s(load.size_mean), 0.0
+        decode = max(load.output_mean - 1, 0.0) * self.tpot_s
+        return self.replica.prefill_s(load.prompt_mean, self.running_now), decode
+
+    def _batch_s(self, size: float) -> float:
+        """Return the time of a full batch whose other items have the mean size, s."""
+        batching = self.pool.batching
+        if not isinstance(batching, DynamicBatching):
+            return math.nan
+        n = batching.max_batch_size
+        return batch_seconds(batching.service, n, size + (n - 1) * self.mix.size)
+
+
+def pool_service(
+    pool: Pool, classes: Sequence[RequestClass], loads: Sequence[ClassLoad]
+) -> PoolService:
+    """Return what a pool does for the classes it serves."""
+    mix, rate = mix_of(list(loads)), sum(load.rate_rps for load in loads)
+    if isinstance(pool.batching, DynamicBatching):
+        return PoolService(
+            pool=pool,
+            mix=mix,
+            rate_rps=rate,
+            running=pool.batching.max_batch_size,
+            max_num_seqs=None,
+            replica_rps=batch_rate_rps(pool.batching, mix.size),
+            running_now=math.nan,
+            tpot_s=math.nan,
+            tpot_full_s=math.nan,
+            tpot_alone_s=math.nan,
+            window_s=pool.batching.max_queue_delay_s,
+            replica=None,
+        )
+    return _continuous(replica(pool, mix), pool, classes, rate)
+
+
+def _continuous(
+    one: Replica, pool: Pool, classes: Sequence[RequestClass], rate: float
+) -> PoolService:
+    promised = [c.promises.tpot_s for c in classes if c.streaming and c.promises.tpot_s is not None]
+    within = one.most_running_within(min(promised)) if promised else one.batching.max_num_seqs
+    # No number keeps a promise that one sequence alone breaks: leave the setting as it is.
+    max_num_seqs = min(one.batching.max_num_seqs, within) or one.batching.max_num_seqs
+    running = min(one.most_running(), max_num_seqs)
+    each = 0.0 if math.isnan(rate) else rate / pool.replicas
+    now = max(1.0, min(one.running_at(each), float(running)))
+    return PoolService(
+        pool=pool,
+        mix=one.mix,
+        rate_rps=rate,
+        running=running,
+        max_num_seqs=max_num_seqs,
+        replica_rps=one.rate_rps(running),
+        running_now=now,
+        tpot_s=one.tpot_s(now),
+        tpot_full_s=one.tpot_s(one.most_running()),
+        tpot_alone_s=one.tpot_s(1),
+        window_s=_full_step_s(one, running),
+        replica=one,
+    )
+
+
+def _full_step_s(one: Replica, running: int) -> float:
+    """Return the duration of a step that uses the whole token budget, s."""
+    chunk = max(one.batching.max_num_batched_tokens - running, 1)
+    chunk = chunk if one.batching.chunked_prefill else one.batching.max_num_batched_tokens
+    context = running * one.mix.context_tokens
+    return one.steps.seconds(chunk, chunk**2 / 2, running, context)

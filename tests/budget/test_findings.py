@@ -1,0 +1,181 @@
+"""Each finding: a scenario that triggers it, and the one without it that does not."""
+
+import math
+
+import pytest
+
+from capplan.budget import allocate, apply
+from capplan.budget.findings import TOLERANCE_FRACTION
+from capplan.scenario.files import validate, with_values
+
+
+@pytest.fixture(scope="module")
+def clean(raw):
+    """Return a scenario without any finding: the small one with its budget applied."""
+    scenario = validate(raw, where="small")
+    return apply(scenario, allocate(scenario))
+
+
+def rules(scenario):
+    return {f.rule for f in allocate(scenario).findings}
+
+
+def finding(scenario, rule):
+    return next(f for f in allocate(scenario).findings if f.rule == rule)
+
+
+def test_a_scenario_with_its_budget_applied_passes(clean):
+    budget = allocate(clean)
+    assert budget.findings == ()
+    assert budget.outcome == "pass"
+
+
+BROKEN = {
+    "missing_promise": {"classes.chat.promises.tpot_s": None},
+    "infeasible": {"classes.batch.promises.e2e_s": 0.2},
+    "tpot": {"classes.chat.promises.tpot_s": 0.0101},
+    "below_batch_window": {"pools.labels.batching.max_queue_delay_s": 9.5},
+    "waits_exceed_promise": {"pools.llm.queue.wait_limit_s": 2.0},
+    "double_queue": {
+        "pools.llm.queue.wait_limit_s": 2.0,
+        "pools.llm.batching.scheduler.wait_limit_s": 2.0,
+    },
+    "no_owner": {"gateway.owner": ""},
+    "retries_exceed_deadline": {
+        "classes.chat.retry": {"max_attempts": 3, "attempt_timeout_s": 6.0, "backoff_s": 2.0}
+    },
+    "retries_without_timeout": {"classes.chat.retry": {"max_attempts": 2}},
+    "overload": {"traffic.shape.rate_rps": 400.0},
+    "unlimited": {"pools.llm.queue.wait_limit_s": None},
+    "differs_from_budget": {"pools.llm.queue.wait_limit_s": 0.1},
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_is_found_and_says_what_to_do(clean, rule):
+    found = finding(with_values(clean, BROKEN[rule]), rule)
+    assert found.next_action
+    assert found.field
+
+
+def test_every_rule_but_the_unknown_rate_has_a_scenario_here():
+    from pathlib import Path
+
+    import capplan.budget.findings as module
+
+    text = Path(module.__file__).read_text(encoding="utf-8")
+    stated = {line.split('"')[1] for line in text.splitlines() if 'rule="' in line}
+    assert stated == {*BROKEN, "unknown_rate"}
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ({"classes.chat.promises.tpot_s": None}, "unknown"),
+        ({"gateway.owner": ""}, "blocked"),
+        ({"gateway.owner": "", "classes.batch.promises.e2e_s": 0.2}, "fail"),
+        ({"pools.llm.queue.wait_limit_s": 0.1}, "retest"),
+    ],
+)
+def test_the_most_severe_finding_decides(clean, values, outcome):
+    assert allocate(with_values(clean, values)).outcome == outcome
+
+
+def test_an_infeasible_class_says_by_how_much_and_where_it_becomes_feasible(raw):
+    scenario = validate(raw, where="small")
+    long = with_values(
+        scenario,
+        {
+            "classes.chat.prompt_tokens": {
+                "kind": "lognormal", "p50_tokens": 1000, "p95_tokens": 90_000,
+            },
+            "traffic.shape.rate_rps": 0.1,
+        },
+    )  # fmt: skip
+    budget = allocate(long)
+    chat = budget.by_class("chat")
+    found = finding(long, "infeasible")
+    assert found.value - found.limit == pytest.approx(-chat.remaining_s)
+    assert 0.5 < chat.feasible_prompt_quantile < 0.95
+    assert f"prompt quantile ≤ {chat.feasible_prompt_quantile:.2f}" in found.next_action
+    assert math.isnan(chat.feasible_output_quantile), "TTFT does not depend on the output"
+
+
+def test_no_limit_follows_from_an_infeasible_class_alone(clean):
+    budget = allocate(with_values(clean, BROKEN["infeasible"]))
+    assert not [path for path in budget.settings if path.startswith("pools.labels.queue")]
+    assert "pools.llm.queue.length" in budget.settings
+
+
+def test_waits_within_the_promise_are_no_finding_and_just_past_it_are(clean):
+    chat = allocate(clean).by_class("chat")
+    others = clean.gateway.queue.wait_limit_s + clean.pool("llm").batching.scheduler.wait_limit_s
+    for excess, found in ((-1e-6, False), (1e-6, True)):
+        wait = chat.remaining_s - others + excess
+        at_the_edge = with_values(clean, {"pools.llm.queue.wait_limit_s": wait})
+        assert ("waits_exceed_promise" in rules(at_the_edge)) is found
+
+
+def test_one_queue_for_the_whole_budget_is_no_double_queue(clean):
+    chat = allocate(clean).by_class("chat")
+    one = with_values(clean, {"pools.llm.queue.wait_limit_s": chat.remaining_s})
+    assert "double_queue" not in rules(one)
+
+
+def test_unlimited_queues_in_series_are_a_double_queue(clean):
+    both = {"pools.llm.queue.wait_limit_s": None, "pools.llm.batching.scheduler.wait_limit_s": None}
+    assert {"unlimited", "double_queue"} <= rules(with_values(clean, both))
+
+
+def test_a_queue_that_never_holds_anybody_needs_no_owner(clean):
+    passing = {
+        "gateway.owner": "",
+        "gateway.concurrency": None,
+        "pools.llm.router.max_in_flight": None,
+        "pools.labels.router.max_in_flight": None,
+    }
+    found = rules(with_values(clean, passing))
+    assert "no_owner" not in found
+    assert "unlimited" in found, "but the number in flight has no limit"
+
+
+def test_retries_that_end_in_time_are_no_finding(clean):
+    retry = {"max_attempts": 2, "attempt_timeout_s": 6.0, "backoff_s": 2.0}
+    assert not rules(with_values(clean, {"classes.chat.retry": retry}))
+
+
+def test_a_limit_within_the_tolerance_is_the_budgets(clean):
+    path = "pools.labels.queue.wait_limit_s"
+    stated = allocate(clean).settings[path]
+    near = with_values(clean, {path: stated * (1 - 0.9 * TOLERANCE_FRACTION)})
+    far = with_values(clean, {path: stated * (1 - 1.1 * TOLERANCE_FRACTION)})
+    assert "differs_from_budget" not in rules(near)
+    assert "differs_from_budget" in rules(far)
+
+
+def test_a_looser_limit_fails_and_another_retry_after_is_a_retest(clean):
+    looser = with_values(clean, {"pools.llm.batching.scheduler.length": 5000})
+    assert finding(looser, "differs_from_budget").outcome == "fail"
+    later = with_values(clean, {"pools.llm.queue.retry_after_s": 60.0})
+    assert finding(later, "differs_from_budget").outcome == "retest"
+
+
+def test_a_trace_of_one_request_has_no_rate(small):
+    from capplan.traffic.draw import draw
+    from capplan.traffic.trace import from_frame
+
+    one = from_frame(draw(small).frame.head(1))
+    budget = allocate(small, trace=one)
+    assert {f.rule for f in budget.findings} >= {"unknown_rate"}
+    assert math.isnan(budget.classes[0].in_flight)
+
+
+def test_overload_says_how_many_replicas_are_needed(clean):
+    found = finding(with_values(clean, {"traffic.shape.rate_rps": 400.0}), "overload")
+    replicas = int(found.next_action.split()[2])
+    enough = {"traffic.shape.rate_rps": 400.0, f"{found.field}": replicas}
+    assert not [
+        f
+        for f in allocate(with_values(clean, enough)).findings
+        if f.rule == "overload" and f.field == found.field
+    ]
