@@ -13,12 +13,16 @@ from pydantic import Field, model_validator
 
 from capplan.scenario.budgeting import BudgetRule, Weights
 from capplan.scenario.classes import (
+    ChoiceSize,
     FixedLength,
+    FixedSize,
     Length,
     LognormalLength,
+    LognormalSize,
     Promises,
     RequestClass,
     Retry,
+    Size,
     Tenant,
 )
 from capplan.scenario.layers import Gateway, Network, Queue, RateLimit, Router
@@ -47,6 +51,7 @@ from capplan.scenario.traffic import (
 
 __all__ = [
     "BudgetRule",
+    "ChoiceSize",
     "ClassRule",
     "ContinuousBatching",
     "Crash",
@@ -54,11 +59,13 @@ __all__ = [
     "Even",
     "Fault",
     "FixedLength",
+    "FixedSize",
     "GammaGaps",
     "Gateway",
     "Length",
     "LinearStep",
     "LognormalLength",
+    "LognormalSize",
     "Network",
     "Origin",
     "Part",
@@ -74,6 +81,7 @@ __all__ = [
     "Router",
     "Scenario",
     "ServiceLaw",
+    "Size",
     "Spike",
     "Steady",
     "Step",

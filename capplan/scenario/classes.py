@@ -118,6 +118,49 @@ class LognormalLength(Part):
 Length = Annotated[FixedLength | LognormalLength, Field(discriminator="kind")]
 
 
+class FixedSize(Part):
+    """Every request of the same size."""
+
+    kind: Literal["fixed"] = "fixed"
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class LognormalSize(Part):
+    """Log-normal size by its median and 95th percentile; a draw beyond ``max`` is drawn again."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    p50: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    p95: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    max: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LognormalSize:
+        if not self.p50 <= self.p95 <= self.max:
+            msg = "p50 <= p95 <= max must hold"
+            raise ValueError(msg)
+        return self
+
+
+class ChoiceSize(Part):
+    """One of a few sizes, each with a weight: image resolutions, numbers of neighbours."""
+
+    kind: Literal["choice"] = "choice"
+    values: Annotated[
+        tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(min_length=1)
+    ]
+    weights: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
+
+    @model_validator(mode="after")
+    def _a_weight_each(self) -> ChoiceSize:
+        if len(self.values) != len(self.weights):
+            msg = f"one weight per value, got {len(self.values)} and {len(self.weights)}"
+            raise ValueError(msg)
+        return self
+
+
+Size = Annotated[FixedSize | LognormalSize | ChoiceSize, Field(discriminator="kind")]
+
+
 class RequestClass(Part):
     """Requests that share a purpose, promises and a pool."""
 
@@ -142,6 +185,9 @@ class RequestClass(Part):
     """Correlation of the logarithms of prompt and output length in drawn traffic."""
     prefix_tokens: Annotated[int, Field(ge=0)] = 0
     """Length of a prefix that all requests of one tenant share, tokens."""
+    size: Size | None = None
+    """Size of a request that is not made of tokens, in the unit of its pool's service law (audio
+    seconds, megapixels, neighbours); None = its prompt tokens count."""
 
 
 class Tenant(Part):

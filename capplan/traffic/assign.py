@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capplan.schema import DataError
-from capplan.traffic.laws import tenants_of
+from capplan.traffic.laws import sizes, tenants_of
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def completed(
     """Return the rows with every column of a trace filled, and what was assumed.
 
     Class: the trace's, else the first rule of ``traffic.rules`` that matches, else the default
-    class. Tenant: the trace's, else the rule's, else drawn by share. Priority, streaming and
-    deadline: the trace's, else those of the class.
+    class. Tenant: the trace's, else the rule's, else drawn by share. Priority, streaming,
+    deadline and size: the trace's, else those of the class.
 
     Raises
     ------
@@ -50,8 +50,9 @@ def completed(
         "priority": _by_class(frame, "priority", classes, scenario, notes).astype(np.int64),
         "streaming": _streaming(frame, scenario, classes, (seed, replication), notes),
         "deadline_s": _by_class(frame, "deadline_s", classes, scenario, notes),
-        "size": _numbers(frame, "size"),
+        "size": _sizes(frame, scenario, classes, (seed, replication), notes),
         "prefix_blocks": _prefixes(frame),
+        "observed_e2e_s": _numbers(frame, "observed_e2e_s"),
     }
     return pd.DataFrame(out), notes
 
@@ -157,7 +158,32 @@ def _streaming(
     if unnamed.any():
         how = "" if share is None else f", {share:g} of the streaming classes' requests"
         notes.append(f"{_of(unnamed)} did not say whether they stream: as the class does{how}.")
-    return np.where(unnamed, by_class, stated == True)  # noqa: E712
+    by_class[~unnamed] = stated[~unnamed].astype(bool)
+    return by_class
+
+
+def _sizes(
+    frame: pd.DataFrame,
+    scenario: Scenario,
+    classes: Objects,
+    key: tuple[int, int],
+    notes: list[str],
+) -> NDArray[np.float64]:
+    """Return the trace's sizes; where it has none, drawn by the law of a class that has one."""
+    import numpy as np
+
+    values = _numbers(frame, "size")
+    unnamed = np.isnan(values)
+    rngs = stream(*key, Stream.SIZES).spawn(len(scenario.classes))
+    drawn = np.zeros(len(frame), dtype=bool)
+    for c, rng in zip(scenario.classes, rngs, strict=True):
+        rows = unnamed & (classes == c.name)
+        if c.size is not None:
+            values[rows] = sizes(c.size, int(np.count_nonzero(rows)), rng)
+            drawn |= rows
+    if drawn.any():
+        notes.append(f"{_of(drawn)} named no size: drawn by the law of the class.")
+    return values
 
 
 def _ids(frame: pd.DataFrame) -> Objects:

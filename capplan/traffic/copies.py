@@ -21,11 +21,13 @@ def taken(base: pd.DataFrame, rows: Ints, copy: Ints, *, lap: Ints | None = None
     sessions, no block of a copy is shared with another copy. ``lap`` tells the two parts of a
     copy that was shifted round the end of the trace; their sessions are two.
     """
+    import pandas as pd
+
     frame = base.iloc[rows].reset_index(drop=True)
     again = copy > 0
     mark = _marks(copy, lap)
-    if "request_id" in frame:
-        frame["request_id"] = frame["request_id"].where(~again, frame["request_id"] + mark)
+    ids = frame["request_id"] if "request_id" in frame else pd.Series(_numbered(rows))
+    frame["request_id"] = ids.where(~again, ids + mark)
     if "session" in frame:
         moved = again if lap is None else again | (lap > 0)
         frame["session"] = frame["session"].where(~moved, frame["session"] + mark)
@@ -51,6 +53,10 @@ def occurrence(rows: Ints) -> Ints:
     counts = np.empty(len(rows), dtype=np.int64)
     counts[order] = np.arange(len(rows)) - start
     return counts
+
+
+def _numbered(rows: Ints) -> list[str]:
+    return [f"r{row}" for row in rows.tolist()]
 
 
 def _marks(copy: Ints, lap: Ints | None) -> NDArray[np.object_]:
@@ -89,7 +95,7 @@ def _private(
 
     if "session" not in base or base["session"].isna().all():
         return np.ones(n_ids, dtype=np.int64)
-    session = np.repeat(pd.factorize(base["session"])[0], lengths)
-    pairs = np.unique(np.column_stack([which, session]), axis=0)
-    sessions = np.bincount(pairs[:, 0], minlength=n_ids)
+    session, names = pd.factorize(base["session"], use_na_sentinel=False)
+    pairs = np.unique(which * len(names) + np.repeat(session, lengths))
+    sessions = np.bincount(pairs // len(names), minlength=n_ids)
     return np.asarray(sessions == 1, dtype=np.int64)

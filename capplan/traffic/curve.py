@@ -86,7 +86,7 @@ class RateCurve:
 
         t = np.asarray(time_s, dtype=float)
         piece = self._piece(self.time_s, t)
-        rate = self.rate_rps[piece] + self._slope(piece) * (t - self.time_s[piece])
+        rate = self._between(piece, t)
         return np.where((t >= self.time_s[0]) & (t < self.time_s[-1]), rate, 0.0)
 
     def expected_by(self, time_s: ArrayLike) -> Floats:
@@ -126,8 +126,7 @@ class RateCurve:
         if end_s >= self.end_s:
             return self
         keep = self.time_s < end_s
-        last = int(np.count_nonzero(keep)) - 1
-        rate = self.rate_rps[last] + self._slope(np.asarray(last)) * (end_s - self.time_s[last])
+        rate = self._between(np.asarray(np.count_nonzero(keep) - 1), np.asarray(end_s))
         return RateCurve(
             time_s=np.append(self.time_s[keep], end_s),
             rate_rps=np.append(self.rate_rps[keep], rate),
@@ -152,6 +151,15 @@ class RateCurve:
         import numpy as np
 
         return np.clip(np.searchsorted(knots, values, side="right") - 1, 0, len(knots) - 2)
+
+    def _between(self, piece: NDArray[np.intp], time_s: Floats) -> Floats:
+        """Return the rate on a piece as a mean of its ends, which rounding keeps positive."""
+        import numpy as np
+
+        width = self.time_s[piece + 1] - self.time_s[piece]
+        x = time_s - self.time_s[piece]
+        share = np.divide(x, width, out=np.zeros_like(x), where=width > 0)
+        return np.asarray(self.rate_rps[piece] * (1 - share) + self.rate_rps[piece + 1] * share)
 
     def _slope(self, piece: NDArray[np.intp]) -> Floats:
         import numpy as np
@@ -210,7 +218,4 @@ def _combined(a: RateCurve, b: RateCurve, *, multiply: bool) -> RateCurve:
 def _sides(c: RateCurve, edges: Floats) -> tuple[Floats, Floats]:
     """Return the rate just after the start and just before the end of each interval."""
     piece = c._piece(c.time_s, edges[:-1])
-    slope = c._slope(piece)
-    base = c.rate_rps[piece]
-    left = base + slope * (edges[:-1] - c.time_s[piece])
-    return left, left + slope * (edges[1:] - edges[:-1])
+    return c._between(piece, edges[:-1]), c._between(piece, edges[1:])

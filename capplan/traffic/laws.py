@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from capplan.scenario.classes import FixedLength, Length, LognormalLength
+from capplan.scenario.classes import (
+    ChoiceSize,
+    FixedLength,
+    FixedSize,
+    Length,
+    LognormalLength,
+    LognormalSize,
+    Size,
+)
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
@@ -138,6 +146,34 @@ def _value(law: Length, normal: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _most(law: Length) -> int:
     return law.tokens if isinstance(law, FixedLength) else law.max_tokens
+
+
+def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return n sizes by a class's law; one beyond the law's ``max`` is drawn again.
+
+    Raises
+    ------
+    ValueError
+        When a size still lies beyond after a thousand draws.
+    """
+    import numpy as np
+
+    match law:
+        case FixedSize(value=value):
+            return np.full(n, value)
+        case ChoiceSize(values=values, weights=weights):
+            return np.array(values)[pick(n, weights, rng)]
+        case LognormalSize(p50=p50, p95=p95, max=most):
+            sigma = math.log(p95 / p50) / Z95
+            drawn = p50 * np.exp(sigma * rng.standard_normal(n))
+            for _ in range(MOST_REDRAWS):
+                beyond = drawn > most
+                if not beyond.any():
+                    return np.asarray(drawn)
+                again = rng.standard_normal(int(np.count_nonzero(beyond)))
+                drawn[beyond] = p50 * np.exp(sigma * again)
+            msg = f"sizes nearly always lie beyond their max of {most:g}"
+            raise ValueError(msg)
 
 
 def _prefixes(

@@ -1,0 +1,122 @@
+import pytest
+
+from capplan.bundled import data_path
+from capplan.scenario.files import load_scenario, validate, write_scenario
+from capplan.traffic.draw import draw
+
+NAMES = sorted(path.stem for path in data_path("scenarios").glob("*.yaml"))
+
+
+def limits_of(scenario):
+    """Every queue of a scenario, by where it stands."""
+    yield "gateway", scenario.gateway.queue
+    for pool in scenario.pools:
+        yield pool.name, pool.queue
+        yield f"{pool.name} scheduler", pool.batching.scheduler
+
+
+def test_four_scenarios_are_bundled():
+    assert NAMES == ["benchmark", "chat-service", "embedding-batch", "mixed-modality"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_scenario_is_read_written_and_read_again(name, tmp_path):
+    scenario = load_scenario(name)
+    file = tmp_path / "again.yaml"
+    file.write_text(write_scenario(scenario))
+    assert load_scenario(file) == scenario
+    assert scenario.name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_scenario_draws_traffic_of_each_class(name):
+    scenario = load_scenario(name, values={"traffic.duration_s": 600.0})
+    frame = draw(scenario, seed=1).frame
+    assert set(frame["request_class"]) == {c.name for c in scenario.classes}
+    assert set(frame["tenant"]) <= {t.name for t in scenario.tenants}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "benchmark"])
+def test_every_layer_has_an_owner_and_a_bound(name):
+    scenario = load_scenario(name)
+    assert scenario.network.owner
+    assert scenario.gateway.owner
+    assert scenario.gateway.rate_limit is not None
+    assert scenario.gateway.concurrency is not None
+    assert all(c.owner for c in scenario.classes)
+    assert all(pool.owner and pool.router.max_in_flight for pool in scenario.pools)
+    for where, queue in limits_of(scenario):
+        assert queue.owner, where
+        assert queue.length is not None, where
+        assert queue.wait_limit_s is not None, where
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "benchmark"])
+def test_every_class_has_promises_and_the_waits_fit_its_deadline(name):
+    scenario = load_scenario(name)
+    for c in scenario.classes:
+        pool = scenario.pool_of(c.name)
+        waits = (scenario.gateway.queue, pool.queue, pool.batching.scheduler)
+        assert sum(q.wait_limit_s for q in waits) < c.promises.deadline_s
+        for promise in ("availability_fraction", "error_rate_fraction", "timeout_rate_fraction"):
+            assert getattr(c.promises, promise) is not None
+        assert c.promises.cost_usd_per_success is not None
+        if c.streaming:
+            assert c.promises.ttft_s is not None
+            assert c.promises.tpot_s is not None
+        else:
+            assert c.promises.e2e_s is not None
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "benchmark"])
+def test_all_attempts_and_backoffs_fit_the_deadline(name):
+    for c in load_scenario(name).classes:
+        n, timeout = c.retry.max_attempts, c.retry.attempt_timeout_s
+        if n > 1:
+            waits = sum(c.retry.backoff_before(k) for k in range(1, n + 1))
+            assert n * timeout + waits <= c.promises.deadline_s
+
+
+def test_the_chat_service_has_one_pool_of_each_kind_and_three_classes_of_four_tenants():
+    scenario = load_scenario("chat-service")
+    kinds = {pool.name: pool.batching.kind for pool in scenario.pools}
+    assert kinds == {"llm": "continuous", "labelling": "dynamic"}
+    pools = {c.name: scenario.pool_of(c.name).name for c in scenario.classes}
+    assert pools == {"chat": "llm", "assistant": "llm", "batch": "labelling"}
+    assert len(scenario.tenants) == 4
+    assert scenario.request_class("batch").sheddable
+    assert not scenario.request_class("batch").streaming
+
+
+def benchmark_capacity_rps(scenario):
+    """Requests a second that one replica of the benchmark serves with its batch full.
+
+    In steady state every step decodes S sequences and prefills S · P / O tokens (each request
+    brings P prompt tokens and stays O steps), so it takes
+    base + S·P/O · per_prefill_token + S · per_sequence + S · (P + O/2) · per_context_token
+    and completes S / O requests. S is the least of max_num_seqs, what the token budget allows
+    (S + S·P/O <= budget) and what the KV blocks hold.
+    """
+    c, batching = scenario.classes[0], scenario.pool().batching
+    prompt, output, step = c.prompt_tokens.tokens, c.output_tokens.tokens, batching.step_time
+    held = batching.kv_blocks * batching.block_size / (prompt + output)
+    budget = batching.max_num_batched_tokens / (1 + prompt / output)
+    s = min(batching.max_num_seqs, budget, held)
+    per_sequence = (
+        step.per_prefill_token_s * prompt / output
+        + step.per_sequence_s
+        + step.per_context_token_s * (prompt + output / 2)
+    )
+    return s / output / (step.base_s + s * per_sequence)
+
+
+def test_the_benchmark_offers_70_percent_of_a_replicas_capacity():
+    scenario = load_scenario("benchmark")
+    load = scenario.traffic.shape.rate_rps / benchmark_capacity_rps(scenario)
+    assert load == pytest.approx(0.70, abs=0.005)
+
+
+def test_an_unknown_field_in_a_scenario_is_an_error():
+    data = load_scenario("benchmark").model_dump(mode="json", exclude_unset=True)
+    with pytest.raises(ValueError, match="colour"):
+        validate({**data, "colour": "red"}, where="test")
