@@ -146,6 +146,7 @@ class Cleaner:
             ledger=self._ledger(len(frame), ordered.ledger.changed),
             format=self.layout.format,
             start=arrivals.start,
+            duration_s=self.layout.duration_s,
             notes=tuple(notes),
             sha256=sha256,
             prefix_block_tokens=self.layout.prefix_block_tokens,

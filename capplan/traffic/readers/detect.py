@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import tarfile
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from capplan.schema import DataError
-from capplan.traffic.readers import columnar, delimited, files, jsonlines
+from capplan.traffic.readers import (
+    bailian,
+    columnar,
+    delimited,
+    files,
+    jsonlines,
+    openai_log,
+    otel,
+    records,
+    vllm_bench,
+)
+from capplan.traffic.readers.layouts import MOONCAKE, known_layout
 
 Container = Literal["folder", "tar", "parquet", "json", "csv"]
 FORMATS = (
@@ -44,11 +56,49 @@ def sniff(path: Path) -> Sniffed:
     if head[257:262] == b"ustar" or _is_tar(path):
         return Sniffed(container="tar")
     if head.lstrip()[:1] in (b"{", b"["):
-        record = jsonlines.first_record(head)
+        record = jsonlines.first_record(head) or _first_value(path)
         names = tuple(jsonlines.flat_names(record)) if record else ()
         return Sniffed(container="json", columns=names, record=record)
     columns, _ = delimited.header(head, path)
     return Sniffed(container="csv", columns=tuple(columns))
+
+
+def _first_value(path: Path) -> dict[str, Any] | None:
+    """Return the first object of a file whose first lines are none."""
+    few = islice(records.values(path), 8)
+    return next((value for value in few if isinstance(value, dict)), None)
+
+
+def detect(path: Path, sniffed: Sniffed, *, mapped: bool) -> str:
+    """Return the name of the format; a stated mapping asks for a plain table.
+
+    Raises
+    ------
+    DataError
+        When no format fits.
+    """
+    if sniffed.container in ("folder", "tar"):
+        return "servegen"
+    if sniffed.container == "json":
+        return _json_format(path, sniffed, mapped=mapped)
+    known = None if mapped else known_layout(sniffed.columns)
+    return known.format if known else sniffed.container
+
+
+def _json_format(path: Path, sniffed: Sniffed, *, mapped: bool) -> str:
+    record, columns = sniffed.record, sniffed.columns
+    if record is None:
+        raise DataError("JSON objects", where=path, value="none that can be read")
+    if mapped:
+        return "jsonl"
+    tests = {
+        "vllm-bench": vllm_bench.looks_like(record),
+        "otel": otel.looks_like(record),
+        "bailian": bailian.looks_like(columns),
+        "mooncake": set(MOONCAKE.columns.values()) <= set(columns) and "chat_id" not in columns,
+        "openai-log": openai_log.looks_like(record),
+    }
+    return next((name for name, fits in tests.items() if fits), "jsonl")
 
 
 def _is_tar(path: Path) -> bool:

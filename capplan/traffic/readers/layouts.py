@@ -31,6 +31,8 @@ class Layout:
         Ledger reason for a row without prompt or output tokens; None keeps such rows.
     prefix_block_tokens
         Tokens in a prefix block.
+    duration_s
+        Observation window, where the format knows it.
     notes
         Sentences about what the mapping assumes.
     """
@@ -41,6 +43,7 @@ class Layout:
     exact_times: bool = False
     zero_reason: str | None = "zero_tokens"
     prefix_block_tokens: int | None = None
+    duration_s: float | None = None
     notes: tuple[str, ...] = ()
 
 

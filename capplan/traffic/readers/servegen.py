@@ -1,0 +1,391 @@
+"""ServeGen client profiles: per-client rate, burstiness and length laws, drawn as requests.
+
+A profile is no list of requests: the reader draws one, reproducibly, for a span of the profile.
+A client becomes a tenant (``m-small/chunk-3``), its folder the class (``m-small``). In each window
+the gaps follow the client's Gamma or Weibull law with the window's own rate and CV, in equilibrium
+from its start; each length comes from the law of the enclosing window, input and output
+independently, as the profile has no joint one. The law's two fitted parameters are not used: the
+Gamma shape is 1/CV² in the published files, and the Weibull fit misses the recorded CV by 20 %.
+
+Source: Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model
+Serving in Production", 2025; alibaba/ServeGen, data/ and servegen/clientpool.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import lzma
+import math
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from capplan.schema import DataError
+from capplan.traffic.readers.layouts import Layout
+from capplan.traffic.readers.raw import RawBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAME = re.compile(r"chunk-(\d+)-(trace\.csv|dataset\.json)$")
+_BROKEN = (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error)
+_NOT_LAWS = (ValueError, SyntaxError, TypeError, AttributeError, KeyError, OverflowError,
+             RecursionError, MemoryError)  # fmt: skip
+_COLUMNS = 6
+COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "request_class", "tenant")
+SPAN_S = (0.0, 600.0)
+MOST_REQUESTS = 10_000_000
+CV_RANGE = (0.01, 1000.0)
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Rate and gap law of a client from ``start_s`` on; rate 0 = silent."""
+
+    start_s: float
+    rate_rps: float
+    cv: float
+    law: str
+
+    @property
+    def shape(self) -> float:
+        """Shape of the law with the window's CV."""
+        return 1 / self.cv**2 if self.law == "Gamma" else weibull_shape(self.cv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Client:
+    """One client: its windows and, by window start, its length laws (None where absent)."""
+
+    name: str
+    group: str
+    windows: tuple[Window, ...]
+    laws: dict[float, tuple[Law, Law]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Law:
+    """A discrete distribution of lengths."""
+
+    tokens: npt.NDArray[np.int64]
+    cumulative: Floats
+
+    def draw(self, rng: np.random.Generator, n: int) -> npt.NDArray[np.int64]:
+        """Return ``n`` lengths."""
+        at = np.searchsorted(self.cumulative, rng.uniform(size=n), side="right")
+        drawn: npt.NDArray[np.int64] = self.tokens[np.minimum(at, len(self.tokens) - 1)]
+        return drawn
+
+
+def layout(span_s: tuple[float, float], seed: int) -> Layout:
+    """Return the layout of drawn requests, with the notes that say how they came about."""
+    return Layout(
+        format="servegen",
+        columns=dict(zip(COLUMNS, COLUMNS, strict=True)),
+        units={"arrival_s": "s"},
+        exact_times=True,
+        duration_s=span_s[1] - span_s[0],
+        notes=(
+            f"Requests are drawn from per-client profiles for {span_s[0]:g}–{span_s[1]:g} s "
+            f"with seed {seed}; each client is a tenant.",
+            "Rates are read as requests per second; the source does not state their unit.",
+            "Input and output lengths are drawn independently: the source has no joint law.",
+            "Requests of clients without length laws are dropped as missing_tokens.",
+        ),
+    )
+
+
+def batches(
+    path: Path, *, span_s: tuple[float, float], seed: int, only: str | None = None
+) -> Iterator[RawBatch]:
+    """Yield the drawn requests of each client, or of those whose folder is called ``only``.
+
+    Raises
+    ------
+    DataError
+        When there is no client, a file is broken, or the span would need too many requests.
+    """
+    clients = [c for c in read_clients(path, span_s) if only in (None, c.group)]
+    if not clients:
+        raise DataError("a folder of the profile", where=path, field="only", value=only)
+    expected = sum(_expected(client, span_s) for client in clients)
+    if expected > MOST_REQUESTS:
+        rule = f"a span of at most {MOST_REQUESTS:,} requests"
+        raise DataError(rule, where=path, value=round(expected))
+    seeds = np.random.SeedSequence([seed]).spawn(len(clients))
+    yield _together(
+        [
+            _drawn(client, span_s, np.random.default_rng(child))
+            for client, child in zip(clients, seeds, strict=True)
+        ]
+    )
+
+
+def _together(drawn: list[pa.Table]) -> RawBatch:
+    """Return the requests of all clients in order of arrival."""
+    import pyarrow as pa
+
+    table = pa.concat_tables(drawn).sort_by("arrival_s").combine_chunks()
+    columns = {name: table.column(name) for name in table.column_names}
+    return RawBatch(columns=columns, rows=table.num_rows)
+
+
+def read_clients(path: Path, span_s: tuple[float, float]) -> list[Client]:
+    """Return the clients of a folder or archive, ordered by folder and number.
+
+    Only the length laws that hold inside the span are read.
+
+    Raises
+    ------
+    DataError
+        When there is no client, or a file of one is broken.
+    """
+    found: dict[tuple[str, int], dict[str, bytes]] = {}
+    for name, data in _members(path):
+        match = _NAME.search(name)
+        if match:
+            key = (PurePosixPath(name).parent.as_posix(), int(match[1]))
+            found.setdefault(key, {})[match[2]] = data
+    clients = [
+        _client(folder, number, parts, path, span_s)
+        for (folder, number), parts in sorted(found.items())
+        if "trace.csv" in parts
+    ]
+    if not clients:
+        raise DataError("chunk-<n>-trace.csv and chunk-<n>-dataset.json of clients", where=path)
+    return clients
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_dir():
+        for file in sorted(path.rglob("chunk-*")):
+            if file.is_file():
+                yield file.relative_to(path.parent).as_posix(), file.read_bytes()
+        return
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.isfile() else None
+                if stream is not None:
+                    yield member.name, stream.read()
+    except _BROKEN as err:
+        raise DataError("a complete tar archive", where=path, value=str(err)) from err
+
+
+def _client(
+    folder: str, number: int, parts: dict[str, bytes], path: Path, span_s: tuple[float, float]
+) -> Client:
+    group = PurePosixPath(folder).name
+    name = f"{group}/chunk-{number}"
+    where = f"{path}: {folder}/chunk-{number}"
+    windows = _windows(parts["trace.csv"], f"{where}-trace.csv")
+    data = parts.get("dataset.json")
+    laws = None if data is None else _laws(data, f"{where}-dataset.json", span_s)
+    return Client(name=name, group=group, windows=windows, laws=laws)
+
+
+def _windows(data: bytes, where: str) -> tuple[Window, ...]:
+    windows: list[Window] = []
+    for i, line in enumerate(io.StringIO(data.decode("utf-8", "replace")), start=1):
+        if not line.strip():
+            continue
+        fields = line.strip().split(",")
+        try:
+            if len(fields) != _COLUMNS:
+                raise ValueError(f"{len(fields)} fields")
+            start, rate, cv = (float(fields[j]) for j in (0, 1, 2))
+            window = Window(start_s=start, rate_rps=rate, cv=cv, law=fields[3].strip())
+            _check(window, windows[-1].start_s if windows else -math.inf)
+        except ValueError as err:
+            rule = "start, rate, cv, Gamma|Weibull or nothing, two parameters"
+            raise DataError(rule, where=where, field=f"line {i}", value=str(err)) from err
+        windows.append(window)
+    if not windows:
+        raise DataError("at least one window", where=where)
+    return tuple(windows)
+
+
+def _check(window: Window, after_s: float) -> None:
+    good = all(map(math.isfinite, (window.start_s, window.rate_rps, window.cv)))
+    if not good or window.rate_rps < 0 or window.start_s <= after_s:
+        msg = "windows in order of time, finite rates, none negative"
+        raise ValueError(msg)
+    if window.law not in ("Gamma", "Weibull", ""):
+        msg = f"unknown law {window.law!r}"
+        raise ValueError(msg)
+    if window.law and not CV_RANGE[0] <= window.cv <= CV_RANGE[1]:
+        msg = f"a CV from {CV_RANGE[0]} to {CV_RANGE[1]}, got {window.cv}"
+        raise ValueError(msg)
+
+
+def _laws(data: bytes, where: str, span_s: tuple[float, float]) -> dict[float, tuple[Law, Law]]:
+    try:
+        document = json.loads(data)
+        starts = sorted((float(key), key) for key in document)
+        found: dict[float, tuple[Law, Law]] = {}
+        for start, key in reversed([pair for pair in starts if pair[0] < span_s[1]]):
+            prompt, output = _input(document[key]), _law(document[key]["output_tokens"])
+            if prompt is not None and output is not None:
+                found[start] = (prompt, output)
+                if start <= span_s[0]:
+                    break
+    except _NOT_LAWS as err:
+        rule = "a {length: probability} table for input and output per window"
+        raise DataError(rule, where=where, value=str(err)) from err
+    return found
+
+
+def _input(fields: dict[str, Any]) -> Law | None:
+    """Return the input law; a multimodal client's is that of the sum of its parts."""
+    if "input_tokens" in fields:
+        return _law(fields["input_tokens"])
+    parts = [
+        _law(fields[key])
+        for key in ("text_tokens", "image_tokens", "audio_tokens", "video_tokens")
+        if key in fields
+    ]
+    if not parts or any(part is None for part in parts):
+        return None
+    return _sum([part for part in parts if part is not None])
+
+
+def _law(text: str) -> Law | None:
+    """Return the law of a table written as a Python dictionary; None for an empty one."""
+    table = ast.literal_eval(text)
+    tokens = np.array(list(table), dtype=np.int64)
+    weights = np.array(list(table.values()), dtype=np.float64)
+    if not len(tokens) or not weights.sum() > 0:
+        return None
+    if (weights < 0).any() or not np.isfinite(weights).all() or (tokens < 0).any():
+        msg = "lengths and probabilities that are not negative"
+        raise ValueError(msg)
+    return Law(tokens=tokens, cumulative=np.cumsum(weights) / weights.sum())
+
+
+def _sum(parts: list[Law]) -> Law:
+    """Return the law of a sum of independent parts, from 4,096 even quantiles of each."""
+    rng = np.random.default_rng(0)
+    levels = (np.arange(4096) + 0.5) / 4096
+    total = np.zeros(len(levels), np.int64)
+    for part in parts:
+        at = np.searchsorted(part.cumulative, levels, side="right")
+        total += rng.permutation(part.tokens[np.minimum(at, len(part.tokens) - 1)])
+    tokens, sizes = np.unique(total, return_counts=True)
+    return Law(tokens=tokens, cumulative=np.cumsum(sizes) / sizes.sum())
+
+
+def _spans(client: Client, span_s: tuple[float, float]) -> Iterator[tuple[Window, float, float]]:
+    """Yield the windows inside the span, cut to it."""
+    starts = [w.start_s for w in client.windows]
+    last = starts[-1] + (starts[-1] - starts[-2] if len(starts) > 1 else math.inf)
+    for window, end in zip(client.windows, [*starts[1:], last], strict=True):
+        begin, stop = max(window.start_s, span_s[0]), min(end, span_s[1])
+        if begin < stop and window.law and window.rate_rps > 0:
+            yield window, begin, stop
+
+
+def _expected(client: Client, span_s: tuple[float, float]) -> float:
+    return sum(w.rate_rps * (stop - begin) for w, begin, stop in _spans(client, span_s))
+
+
+def _drawn(client: Client, span_s: tuple[float, float], rng: np.random.Generator) -> pa.Table:
+    import pyarrow as pa
+
+    arrival = _arrivals(client, span_s, rng)
+    n = len(arrival)
+    prompt, output = _lengths(client, arrival, rng)
+    columns = {
+        "arrival_s": pa.array(arrival - span_s[0], pa.float64()),
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "request_class": pa.array([client.group] * n, pa.string()),
+        "tenant": pa.array([client.name] * n, pa.string()),
+    }
+    return pa.table(columns)
+
+
+def _arrivals(client: Client, span_s: tuple[float, float], rng: np.random.Generator) -> Floats:
+    """Return the arrivals of all windows; their expected number is the integral of the rate."""
+    parts = [
+        begin + _renewals(window, window.rate_rps * (stop - begin), rng) / window.rate_rps
+        for window, begin, stop in _spans(client, span_s)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _renewals(window: Window, load: float, rng: np.random.Generator) -> Floats:
+    """Return renewal moments in ``[0, load)`` of gaps with mean one, started in equilibrium.
+
+    The first moment is a uniform part of a gap drawn in proportion to its length, as a process
+    that began long ago has it. Source: Cox, "Renewal Theory", 1962, section 5.
+    """
+    block = int(load + 4 * math.sqrt(load)) + 64
+    moments = np.array([_length_biased(window, rng) * rng.uniform()])
+    while moments[-1] < load:
+        more = moments[-1] + np.cumsum(_gaps(window, block, rng))
+        moments = np.concatenate([moments, more])
+        if len(moments) > MOST_REQUESTS:
+            rule = f"windows of at most {MOST_REQUESTS:,} requests"
+            raise DataError(rule, field="cv", value=window.cv)
+    return moments[moments < load]
+
+
+def _length_biased(window: Window, rng: np.random.Generator) -> float:
+    """Return a gap drawn in proportion to its length (Gamma shape + 1; Weibull by its power)."""
+    shape = window.shape
+    if window.law == "Gamma":
+        return float(rng.gamma(shape + 1) / shape)
+    return float(rng.gamma(1 + 1 / shape) ** (1 / shape) / math.gamma(1 + 1 / shape))
+
+
+def _gaps(window: Window, n: int, rng: np.random.Generator) -> Floats:
+    """Return gaps of mean one."""
+    shape = window.shape
+    if window.law == "Gamma":
+        return rng.gamma(shape, 1 / shape, n)
+    return rng.weibull(shape, n) / math.gamma(1 + 1 / shape)
+
+
+def weibull_shape(cv: float) -> float:
+    """Return the shape of the Weibull law with a coefficient of variation.
+
+    Solves cv² = Γ(1 + 2/k) / Γ(1 + 1/k)² − 1 by bisection. Source: Johnson, Kotz and Balakrishnan,
+    "Continuous Univariate Distributions", vol. 1, 1994, equation 21.16.
+
+    >>> round(weibull_shape(1.0), 6)
+    1.0
+    """
+    low, high = 0.05, 1000.0
+    target = math.log1p(cv * cv)
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        found = math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle)
+        low, high = (middle, high) if found > target else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _lengths(client: Client, arrival: Floats, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return input and output lengths as Arrow arrays, null where the client has no law."""
+    import pyarrow as pa
+
+    if not client.laws or not len(arrival):
+        return (pa.nulls(len(arrival), pa.int64()),) * 2
+    starts = np.array(sorted(client.laws))
+    slot = np.searchsorted(starts, arrival, side="right") - 1
+    drawn = np.full((2, len(arrival)), -1, np.int64)
+    for i in np.unique(slot[slot >= 0]):
+        inside = slot == i
+        for side, law in enumerate(client.laws[float(starts[i])]):
+            drawn[side, inside] = law.draw(rng, int(inside.sum()))
+    absent = slot < 0
+    return pa.array(drawn[0], mask=absent), pa.array(drawn[1], mask=absent)
