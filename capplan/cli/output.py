@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-DIGITS = 3
 
 
 def print_json(document: Any) -> None:
@@ -30,6 +27,8 @@ def table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> str:
     chat          0.512
     batch       unknown
     """
+    from capplan.report.figures import shown
+
     raw = [list(row) for row in rows]
     cells = [list(heads), *([shown(value) for value in row] for row in raw)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
@@ -44,21 +43,6 @@ def table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> str:
         for row in cells
     )
     return "\n".join(line.rstrip() for line in lines)
-
-
-def shown(value: Any) -> str:
-    """Return a value as people read it, figures at three digits.
-
-    >>> [shown(v) for v in (1234567, 12.3456, 0.00012345, float("nan"), float("inf"), True, "x")]
-    ['1,234,567', '12.3', '0.000123', 'unknown', 'never', 'yes', 'x']
-    """
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str) and value != "inf":
-        return value
-    if isinstance(value, int):
-        return f"{value:,}"
-    return _rounded(math.nan if value is None else float(value))
 
 
 def spread(figures: Any, names: Sequence[str]) -> list[Any]:
@@ -77,16 +61,9 @@ def print_verdict(verdict: Mapping[str, Any] | None) -> None:
 
 
 def _reason(reason: Mapping[str, Any]) -> str:
+    from capplan.report.figures import shown
+
     figures = f"{shown(reason.get('value'))}, limit {shown(reason.get('limit'))}"
     words = [str(reason.get("rule", "")), figures]
     action = reason.get("next_action")
     return ": ".join(words) + (f"; {action}" if action else "")
-
-
-def _rounded(number: float) -> str:
-    if not math.isfinite(number):
-        return "unknown" if math.isnan(number) else "never"
-    if number == 0:
-        return "0"
-    decimals = DIGITS - 1 - math.floor(math.log10(abs(number)))
-    return f"{round(number, decimals):,.{max(decimals, 0)}f}"

@@ -1,9 +1,76 @@
-"""``capplan report``."""
+"""``capplan report``: the workbook run on one scenario, as pages."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from typing import Any
+
+from capplan.cli import exits
+from capplan.cli.output import print_json
+from capplan.cli.parsing import (
+    add_backend,
+    add_check,
+    add_command,
+    add_json,
+    add_scenario,
+    add_seed,
+    add_trace,
+    assignment,
+    natural,
+    scenario_of,
+)
 
 
 def add(commands: Any) -> None:
     """Offer the command."""
+    parser = add_command(
+        commands,
+        "report",
+        "run every notebook on a scenario and write the pages",
+        _run,
+        "An earlier report is replaced only by a finished one. Where a notebook fails, it is kept "
+        "half executed in DIR.failed.",
+    )
+    add_scenario(parser)
+    add_trace(parser)
+    add_seed(parser)
+    parser.add_argument(
+        "-p",
+        dest="parameters",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_parameter,
+        help="set a parameter of the notebooks that declare it; may be given again",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="where the pages go (reports/ and the scenario's name)"
+    )
+    add_backend(parser)
+    add_check(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    scenario = scenario_of(args)
+
+    from capplan.report.build import build_report
+
+    seed = next((int(v) for name, v in reversed(args.parameters) if name == "seed"), args.seed)
+    parameters = [(name, value) for name, value in args.parameters if name != "seed"]
+    out = args.out or f"reports/{scenario.name}"
+    made = build_report(scenario, out, seed=seed, parameters=parameters)
+    if args.json:
+        verdict = made.conclusion.verdict
+        print_json({"run_id": made.record.run_id, "index": made.index, "verdict": verdict})
+    else:
+        sys.stdout.write(f"{made.index}\nverdict: {made.conclusion.outcome}\n")
+    return exits.checked(made.conclusion.outcome, check=args.check)
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, value = assignment(text)
+    if name == "seed":
+        natural(value)
+    return name, value

@@ -6,7 +6,7 @@ hands something to the pages after it.
 
 from capplan.evidence.artefacts import artefact, read_artefact
 from capplan.evidence.manifest import Inputs, TraceIdentity
-from capplan.evidence.store import RunRecord, read_run, store, write_run
+from capplan.evidence.store import RunRecord, read_run, seal, store, write_run
 
 __all__ = [
     "Inputs",
@@ -15,6 +15,7 @@ __all__ = [
     "artefact",
     "read_artefact",
     "read_run",
+    "seal",
     "store",
     "write_run",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_hashes(folder: Path, *, leave_out: Mapping[str, str] | frozenset[str]) -> dict[str, str]:
+def file_hashes(folder: Path, *, leave_out: frozenset[str]) -> dict[str, str]:
     """Return the checksum of each file below a folder by its relative path, in order of path."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {

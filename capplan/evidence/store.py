@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.evidence.circumstances import circumstances, versions
 from capplan.evidence.encoding import plain, to_text
-from capplan.evidence.folders import new_folder
-from capplan.evidence.hashing import content_hash, file_hash
+from capplan.evidence.folders import new_folder, write_file
+from capplan.evidence.hashing import content_hash, file_hash, file_hashes
 from capplan.evidence.manifest import Inputs, TraceIdentity
 from capplan.schema import DataError
 
@@ -69,6 +69,8 @@ class RunRecord:
         """Check every file against its checksum; DataError names the first that differs."""
         for entry in self.manifest["tables"].values():
             _check_bytes(self.folder / entry["file"], entry["file_sha256"])
+        for name, sha256 in self.manifest.get("files", {}).items():
+            _check_bytes(self.folder / name, sha256)
 
 
 def write_run(result: RunResult, verdict: Any, folder: str | Path) -> RunRecord:
@@ -123,6 +125,17 @@ def store(
         if err.errno in (errno.ENOTEMPTY, errno.EEXIST) and _occupied(target):
             return _keep(target, inputs, hashes)
         raise
+    return RunRecord(folder=target, manifest=plain(manifest))
+
+
+def seal(
+    inputs: Inputs, folder: str | Path, verdict: Any = None, *, wall_s: float | None = None
+) -> RunRecord:
+    """Write the manifest of a folder whose files are all there, with a checksum of each."""
+    target = Path(folder)
+    manifest = _manifest(inputs, {}, verdict, None, wall_s)
+    manifest["files"] = file_hashes(target, leave_out=frozenset({MANIFEST}))
+    write_file(target / MANIFEST, to_text(manifest).encode())
     return RunRecord(folder=target, manifest=plain(manifest))
 
 

@@ -1,0 +1,165 @@
+"""Making a report: run every notebook aside, write the pages, put the whole in its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capplan.bundled import notebooks_path
+from capplan.evidence import Inputs, RunRecord, TraceIdentity, read_run, seal
+from capplan.evidence.folders import part_folder, swap_in, write_file
+from capplan.evidence.hashing import file_hash
+from capplan.evidence.store import MANIFEST
+from capplan.report.conclusion import Conclusion, read_conclusion
+from capplan.report.execute import NotebookError, execute_all
+from capplan.report.pages import page_of, write_page
+from capplan.report.parameters import chosen
+from capplan.report.summary import INDEX, report_title, write_summary
+from capplan.scenario.files import write_scenario
+from capplan.schema import DataError
+
+if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+
+RUN = "run"
+SCENARIO_FILE = "scenario.yaml"
+FAILURE_FILE = "failure.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A finished report: its folder, its first page, and what it concludes."""
+
+    folder: Path
+    index: Path
+    record: RunRecord
+    conclusion: Conclusion
+
+
+def build_report(
+    scenario: Scenario,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    parameters: Sequence[tuple[str, str]] = (),
+    notebooks: Path | None = None,
+) -> Report:
+    """Run the workbook on a scenario and return the report in the folder ``out``.
+
+    Every notebook gets the parameters it declares out of ``scenario`` (a file in the run folder),
+    ``trace``, ``run_folder``, ``seed`` and ``parameters``; artefacts stay in the run folder for the
+    notebooks after it. An earlier report in ``out`` is replaced only by a finished one.
+
+    Parameters
+    ----------
+    scenario
+        The scenario, with the trace it is to be run on.
+    out
+        A new or empty folder, or an earlier report.
+    seed
+        Seed of all that is random.
+    parameters
+        Names and values as text; each must be declared by some notebook.
+    notebooks
+        Folder of notebooks, run in order of name; None = the bundled ones. Folders inside it
+        (teaching) are left out.
+
+    Raises
+    ------
+    DataError
+        For a parameter, trace or folder that breaks a rule; nothing has run then.
+    NotebookError
+        Where a notebook fails. The half-executed notebook is kept in ``<out>.failed``.
+    """
+    target = Path(out).absolute()
+    _check_replaceable(target)
+    files = _files(notebooks or notebooks_path())
+    given: dict[str, Any] = {
+        "scenario": SCENARIO_FILE,
+        "trace": scenario.traffic.trace or "",
+        "run_folder": ".",
+        "seed": seed,
+    }
+    values = chosen(files, parameters, given)
+    inputs = _inputs(scenario, seed, parameters, files)
+    with part_folder(target) as part:
+        try:
+            _fill(part, inputs, files, values)
+        except NotebookError as err:
+            raise _kept(part, target, err) from err
+        swap_in(part, target)
+    return Report(
+        folder=target,
+        index=target / INDEX,
+        record=read_run(target / RUN),
+        conclusion=read_conclusion(target / RUN),
+    )
+
+
+def _fill(
+    part: Path, inputs: Inputs, files: Sequence[Path], values: Mapping[Path, Mapping[str, Any]]
+) -> None:
+    start = time.perf_counter()
+    run, executed = part / RUN, part / "notebooks"
+    for folder in (run, executed):
+        folder.mkdir()
+    write_file(run / SCENARIO_FILE, write_scenario(inputs.scenario).encode())
+    done = execute_all(files, values, into=executed, run_folder=run)
+    pages = [page_of(notebook) for notebook in done]
+    for notebook in done:
+        write_page(notebook, pages, part, report_title=report_title(inputs))
+    conclusion = read_conclusion(run)
+    wall_s = time.perf_counter() - start
+    record = seal(inputs, run, conclusion.verdict, wall_s=wall_s)
+    write_summary(part, inputs=inputs, record=record, conclusion=conclusion, pages=pages)
+
+
+def _inputs(
+    scenario: Scenario, seed: int, parameters: Sequence[tuple[str, str]], files: Sequence[Path]
+) -> Inputs:
+    asked = {
+        "parameters": dict(parameters),
+        "notebooks": {notebook.name: file_hash(notebook) for notebook in files},
+    }
+    return Inputs(
+        kind="report", scenario=scenario, seed=seed, trace=_identity(scenario), asked=asked
+    )
+
+
+def _identity(scenario: Scenario) -> TraceIdentity | None:
+    """Return the identity of the scenario's trace; reading it shows at once what is wrong in it."""
+    from capplan.traffic.sample import read_base
+
+    trace = scenario.traffic.trace
+    return None if trace is None else TraceIdentity.of(read_base(trace))
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.ipynb"))
+    if not files:
+        raise DataError("a folder with notebooks", where=folder, value="no .ipynb file")
+    return files
+
+
+def _check_replaceable(target: Path) -> None:
+    """Refuse to put a report in the place of anything but nothing or an earlier report."""
+    if target.exists() and not target.is_dir():
+        raise DataError("a folder, or a name for a new one", where=target, value="a file")
+    if target.is_dir() and any(target.iterdir()) and not (target / RUN / MANIFEST).exists():
+        raise DataError("a new or empty folder, or an earlier report", where=target)
+
+
+def _kept(part: Path, target: Path, err: NotebookError) -> NotebookError:
+    """Keep what a failing run has done so far, beside the report; return the error that says so."""
+    failed = target.with_name(f"{target.name}.failed")
+    number = 2
+    while failed.exists() and not (failed / FAILURE_FILE).exists():
+        failed = target.with_name(f"{target.name}.failed-{number}")
+        number += 1
+    write_file(part / FAILURE_FILE, f"{err}\n".encode())
+    swap_in(part, failed)
+    kept = failed / "notebooks" / err.notebook.name
+    return NotebookError(err.notebook, err.cell, f"{err.cause} (half-executed: {kept})")

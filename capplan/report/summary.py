@@ -1,0 +1,69 @@
+"""The first page of a report: verdict, figures, what they rest on, and the way to the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from capplan.evidence import Inputs, RunRecord
+from capplan.report.conclusion import Conclusion
+from capplan.report.figures import shown, words
+from capplan.report.pages import Page, exporter, style_sheet
+from capplan.scenario.files import scenario_hash
+
+INDEX = "index.html"
+
+
+def report_title(inputs: Inputs) -> str:
+    """Return the title that every page of a report carries."""
+    return f"Capacity of {inputs.scenario.name}"
+
+
+def write_summary(
+    folder: Path,
+    *,
+    inputs: Inputs,
+    record: RunRecord,
+    conclusion: Conclusion,
+    pages: Sequence[Page],
+) -> Path:
+    """Write the index page into a folder and return its path."""
+    environment = exporter().environment
+    environment.filters.update(shown=shown, words=words)
+    notes = inputs.trace.notes if inputs.trace else ()
+    html: str = environment.get_template("summary.html.j2").render(
+        title=report_title(inputs),
+        css=style_sheet(),
+        description=inputs.scenario.description,
+        outcome=conclusion.outcome,
+        reasons=conclusion.reasons,
+        scope=conclusion.scope,
+        figures=conclusion.figures,
+        warnings=conclusion.warnings,
+        assumptions=tuple(dict.fromkeys((*conclusion.assumptions, *notes))),
+        pages=pages,
+        facts=facts(inputs, record),
+    )
+    target = folder / INDEX
+    target.write_text(html, encoding="utf-8")
+    return target
+
+
+def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
+    """Return names and values of what went into a report and what made it."""
+    trace = inputs.trace
+    rows: list[tuple[str, Any]] = [
+        ("scenario", inputs.scenario.name),
+        ("scenario, SHA-256 of its values", scenario_hash(inputs.scenario)),
+        ("trace", f"{trace.source}, {trace.rows:,} requests" if trace else "none: drawn from laws"),
+    ]
+    if trace:
+        rows.append(("trace, SHA-256 of its rows", trace.content_sha256))
+    if trace and trace.file_sha256:
+        rows.append(("trace, SHA-256 of its file", trace.file_sha256))
+    rows += [("seed", inputs.seed), ("run", record.run_id)]
+    rows += [(f"-p {name}", value) for name, value in inputs.asked["parameters"].items()]
+    rows.append(("versions", words(record.manifest["versions"])))
+    rows.append(("written", record.manifest["circumstances"]["written_at"]))
+    return rows

@@ -1,0 +1,266 @@
+"""Grids over any field of a scenario: the same crowd against every point.
+
+Points are compared under common random numbers: unless a varied field changes the crowd itself,
+every point of a replication gets the very same drawn trace.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pydantic import ValidationError
+from tqdm.auto import tqdm
+
+from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
+from capplan.evidence.encoding import plain
+from capplan.results import headline
+from capplan.scenario import Scenario, Steady
+from capplan.scenario.files import with_values
+from capplan.schema import DataError
+from capplan.simulation import simulate
+from capplan.slo import judge
+from capplan.traffic.draw import draw
+
+if TYPE_CHECKING:
+    from capplan.traffic.trace import Trace
+
+SERVING = ("pools", "replicas", "gateway", "network", "faults", "budget", "warmup_s", "drain_s")
+"""Fields that change who serves and how, never who arrives."""
+CLOCKS = ("wall_s", "simulated_requests_per_wall_s")
+"""Figures of the machine, not of the model: two equal sweeps differ in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SweepResult:
+    """A swept grid.
+
+    ``frame`` has one row per point and replication, in the order of the grid: ``point``,
+    ``replication``, one column per varied field, ``feasible``, ``reason`` (why it is not),
+    ``outcome`` of the verdict, and the headline figures with the part before the unit
+    (``ttft_p99_s``, ``queue_wait_gateway_p99_s``). ``by_class`` has the same per request class.
+    """
+
+    inputs: Inputs
+    frame: pd.DataFrame
+    by_class: pd.DataFrame
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Return the verdict: ``pass`` if some point passes in each of its replications."""
+        ends = self.frame.groupby("point")["outcome"].agg(set)
+        passed = [point for point, outcomes in ends.items() if outcomes == {"pass"}]
+        known = all(outcomes <= {"pass", "fail"} for outcomes in ends)
+        outcome = "pass" if passed else "fail" if known else "unknown"
+        reason = {
+            "rule": "some point keeps every promise in each of its replications",
+            "value": len(passed),
+            "limit": 1,
+            "evidence": f"{len(ends)} points",
+            "next_action": None if passed else "widen the grid, or change what is not varied",
+        }
+        return {"outcome": outcome, "reasons": [reason]}
+
+    def write(self, folder: str | Path) -> RunRecord:
+        """Store the grid in ``folder``; same rules as :func:`capplan.evidence.write_run`."""
+        tables = {"sweep": self.frame, "by_class": self.by_class}
+        return store(self.inputs, tables, folder, self.verdict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run of the grid; ``scenario`` is None where the point is infeasible."""
+
+    point: int
+    replication: int
+    seed: int
+    setting: tuple[Any, ...]
+    scenario: Scenario | None
+    reason: str | None
+    trace: Trace | None
+
+
+def sweep(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    replications: int = 1,
+    trace: Trace | None = None,
+) -> SweepResult:
+    """Simulate every combination of the varied fields and return their figures.
+
+    Parameters
+    ----------
+    scenario
+        The scenario around which the fields are varied.
+    vary
+        Values of each field, by its dotted path; the last field varies fastest.
+    seed, replications
+        Every point is run with each of the replications 0, 1, … of the seed.
+    jobs
+        Processes to run in; the result does not depend on it.
+    trace
+        A drawn trace for every run; None draws one per replication, shared by all points unless
+        a varied field changes the crowd.
+
+    Raises
+    ------
+    DataError
+        For a field that does not exist or a value that it cannot take. A combination that breaks
+        a rule between fields, or that cannot be simulated, is a row with its reason instead.
+    ValueError
+        For an empty grid, or counts below 1.
+    """
+    _check(vary, jobs=jobs, replications=replications)
+    runs = list(_runs(scenario, vary, seed=seed, replications=replications, trace=trace))
+    answers = list(_answers(runs, jobs))
+    asked = {"vary": {f: list(v) for f, v in vary.items()}, "replications": replications}
+    identity = TraceIdentity.of(runs[0].trace) if runs[0].trace is not None else None
+    inputs = Inputs(kind="sweep", scenario=scenario, seed=seed, trace=identity, asked=asked)
+    return SweepResult(
+        inputs=inputs,
+        frame=_frame(vary, [row for row, _ in answers]),
+        by_class=_frame(vary, [row for _, rows in answers for row in rows]),
+    )
+
+
+def _check(vary: Mapping[str, Sequence[Any]], *, jobs: int, replications: int) -> None:
+    empty = [field for field, values in vary.items() if not len(values)]
+    if not vary or empty:
+        msg = f"vary must name fields with at least one value each, got none for {empty or 'any'}"
+        raise ValueError(msg)
+    if min(jobs, replications) < 1:
+        msg = f"jobs and replications must be at least 1, got {jobs} and {replications}"
+        raise ValueError(msg)
+
+
+def _runs(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    seed: int,
+    replications: int,
+    trace: Trace | None,
+) -> Iterator[_Run]:
+    points = [_point(scenario, vary, values) for values in itertools.product(*vary.values())]
+    shared: list[Trace | None] = [trace] * replications
+    if trace is None and not _changes_crowd(scenario, vary):
+        shared = [draw(scenario, seed=seed, replication=r) for r in range(replications)]
+    for (index, (values, changed, reason)), r in itertools.product(
+        enumerate(points), range(replications)
+    ):
+        yield _Run(
+            point=index,
+            replication=r,
+            seed=seed,
+            setting=values,
+            scenario=changed,
+            reason=reason,
+            trace=shared[r],
+        )
+
+
+def _point(
+    scenario: Scenario, vary: Mapping[str, Sequence[Any]], values: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], Scenario | None, str | None]:
+    try:
+        return values, with_values(scenario, dict(zip(vary, values, strict=True))), None
+    except DataError as err:
+        if not _breaks_rule_between_fields(err):
+            raise
+        return values, None, str(err)
+
+
+def _breaks_rule_between_fields(err: DataError) -> bool:
+    """Return whether each field could take its value, and only their combination is refused."""
+    cause = err.__cause__
+    return isinstance(cause, ValidationError) and all(
+        error["type"] == "value_error" for error in cause.errors(include_url=False)
+    )
+
+
+def _changes_crowd(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> bool:
+    shape = scenario.traffic.shape
+    follows_replicas = isinstance(shape, Steady) and shape.per_replica
+    heads = {field.partition(".")[0] for field in vary}
+    return not heads <= set(SERVING) or (follows_replicas and bool(heads & {"pools", "replicas"}))
+
+
+def _answers(runs: Sequence[_Run], jobs: int) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    bar = {"total": len(runs), "desc": "sweep", "unit": "run", "disable": None, "leave": False}
+    if jobs == 1 or len(runs) == 1:
+        yield from tqdm(map(_answer, runs), **bar)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=min(jobs, len(runs)), mp_context=spawn) as pool:
+        try:
+            yield from tqdm(pool.map(_answer, runs), **bar)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _answer(run: _Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the row of one run, and its rows by class."""
+    key = {"point": run.point, "replication": run.replication, "setting": run.setting}
+    if run.scenario is None:
+        return {**key, "feasible": False, "reason": run.reason, "outcome": "fail"}, []
+    crowd = run.trace
+    if crowd is None:
+        crowd = draw(run.scenario, seed=run.seed, replication=run.replication)
+    try:
+        result = simulate(run.scenario, trace=crowd, seed=run.seed, replication=run.replication)
+    except DataError as err:
+        return {**key, "feasible": False, "reason": str(err), "outcome": "fail"}, []
+    figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
+    classes = figures.pop("by_class")
+    end = {"feasible": True, "reason": None, "outcome": judge(result, run.scenario).outcome}
+    by_class = [{**key, "request_class": n, **_flat(f)} for n, f in classes.items()]
+    return {**key, **end, **_flat(figures)}, by_class
+
+
+def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested figures as columns, the part put before the unit.
+
+    >>> _flat({"ttft_s": {"p99": 2.0}, "outcomes": {"rejected": 1}, "offered": 3})
+    {'ttft_p99_s': 2.0, 'rejected': 1, 'offered': 3}
+    """
+    row: dict[str, Any] = {}
+    for name, value in figures.items():
+        if not isinstance(value, Mapping):
+            row[name] = value
+            continue
+        stem, unit = (name[:-2], "_s") if name.endswith("_s") else (name, "")
+        prefix = "" if name == "outcomes" else f"{stem}_"
+        row |= _flat({f"{prefix}{part}{unit}": inner for part, inner in value.items()})
+    return row
+
+
+def _frame(vary: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    fields = {field: _storable([row["setting"][i] for row in rows]) for i, field in enumerate(vary)}
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return pd.DataFrame(columns=["point", "replication", *vary, "request_class"])
+    keys = frame[["point", "replication"]].assign(**fields)
+    rest = frame.drop(columns=["point", "replication", "setting"])
+    if "stable" in rest:
+        rest = rest.assign(stable=rest["stable"].astype("boolean"))
+    return pd.concat([keys, rest], axis="columns")
+
+
+def _storable(values: Sequence[Any]) -> list[Any]:
+    """Return values a Parquet column can hold: as they are, or as JSON where kinds are mixed."""
+    known = [value for value in values if value is not None]
+    for kinds in (bool, (int, float), str):
+        if all(isinstance(value, kinds) for value in known):
+            return list(values)
+    return [json.dumps(plain(value)) for value in values]
