@@ -80,6 +80,14 @@ def test_every_bundled_data_folder_is_described():
     assert [name for name in folders if f"`{name}/`" not in text] == []
 
 
+def test_every_module_has_its_line_in_contributing():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    modules = {path.stem for path in (ROOT / "capplan").glob("[a-z]*.py")}
+    packages = {path.parent.name for path in (ROOT / "capplan").glob("*/__init__.py")}
+    listed = set(re.findall(r"^    (\w+)  +\w", text, re.MULTILINE))
+    assert sorted((modules | packages) - listed) == []
+
+
 def test_columns_named_in_the_glossary_exist():
     named = COLUMN.findall((ROOT / "GLOSSARY.md").read_text())
     known = {(table, column.name) for table, columns in TABLES.items() for column in columns}
