@@ -1,9 +1,96 @@
-"""``capplan budget``."""
+"""``capplan budget``: how long a request may wait in each layer."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capplan.cli import exits
+from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.parsing import (
+    add_check,
+    add_command,
+    add_json,
+    add_scenario,
+    add_trace,
+    scenario_of,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from capplan.budget import WaitBudget
 
 
 def add(commands: Any) -> None:
     """Offer the command."""
+    parser = add_command(
+        commands,
+        "budget",
+        "divide each class's promise over the layers it may wait in",
+        _run,
+        "Limits of the scenario that differ from the budget's are findings.",
+    )
+    add_scenario(parser)
+    add_trace(parser)
+    parser.add_argument(
+        "--apply",
+        metavar="OUT.yaml",
+        help="write the scenario with the derived limits, its comments kept",
+    )
+    add_check(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    scenario = scenario_of(args)
+
+    from capplan.budget import allocate
+
+    budget = allocate(scenario)
+    if args.apply is not None:
+        _apply(args, budget)
+    if args.json:
+        print_json(budget.to_json())
+    else:
+        _print(budget, args.apply)
+    return exits.checked(budget.outcome, check=args.check)
+
+
+def _apply(args: argparse.Namespace, budget: WaitBudget) -> None:
+    from capplan.budget import applied_text
+    from capplan.evidence.folders import write_file
+    from capplan.scenario.files import find_scenario
+    from capplan.schema import DataError
+
+    out = Path(args.apply)
+    if out.is_dir():
+        raise DataError("a file", where=out, field="--apply", value="a folder")
+    folder = out.parent.resolve()
+    text = applied_text(find_scenario(args.scenario), budget, values=values_of(args), folder=folder)
+    write_file(out, text.encode())
+
+
+def _print(budget: WaitBudget, applied: str | None) -> None:
+    classes = [
+        (c.request_class, c.basis or "nothing", c.promise_s, c.prefill_s, c.decode_s, c.remaining_s)
+        for c in budget.classes
+    ]
+    heads = ["class", "promise", "promise (s)", "prefill (s)", "decode (s)", "left to wait (s)"]
+    print_table(classes, heads)
+    sys.stdout.write("\n")
+    layers = [
+        (x.pool or "gateway", x.layer, x.owner or "nobody", x.share_s, *_limits(x), x.status)
+        for x in budget.limits
+    ]
+    print_table(
+        layers, ["pool", "layer", "owner", "share (s)", "length", "wait limit (s)", "refusal"]
+    )
+    print_verdict(budget.to_json()["verdict"])
+    if applied is not None:
+        sys.stdout.write(f"\nwritten to {applied}\n")
+
+
+def _limits(limit: Any) -> tuple[Any, Any]:
+    return limit.length, limit.wait_limit_s

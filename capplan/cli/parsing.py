@@ -108,15 +108,22 @@ def add_backend(parser: Parser) -> None:
 
 def scenario_of(args: argparse.Namespace) -> Scenario:
     """Return the scenario that SCENARIO, ``--set`` and ``--trace`` ask for."""
+    from capplan.scenario.files import load_scenario
+
+    return load_scenario(args.scenario, values=values_of(args))
+
+
+def values_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields that ``--set`` and ``--trace`` set, by dotted path."""
     from pathlib import Path
 
-    from capplan.scenario.files import load_scenario, parse_value
+    from capplan.scenario.files import parse_value
 
     values = {field: parse_value(text) for field, text in args.values}
     trace = getattr(args, "trace", None)
     if trace is not None:
         values["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
-    return load_scenario(args.scenario, values=values)
+    return values
 
 
 def assignment(text: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
     ``chat-service.yaml``. A relative ``traffic.trace`` counts from the file's folder.
     Raises :class:`DataError` naming file, field, rule and value.
     """
-    file = _find(path)
+    file = find_scenario(path)
     data = read_yaml(file)
     if not isinstance(data, dict):
         raise DataError("a mapping of fields", where=file, value=type(data).__name__)
@@ -137,7 +137,8 @@ def _index(entries: list[Any], key: str) -> int | None:
     return int(key) if key.isdigit() and int(key) < len(entries) else None
 
 
-def _find(path: str | Path) -> Path:
+def find_scenario(path: str | Path) -> Path:
+    """Return the scenario file of that path or bundled name; DataError if there is none."""
     file = Path(path)
     if file.exists():
         return file
