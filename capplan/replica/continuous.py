@@ -2,7 +2,8 @@
 
 The scheduler of vLLM's V1 engine: each step serves the running sequences first, then admits from
 the waiting line within a token budget; KV blocks are allocated as tokens are computed, and when
-they run out the last admitted sequence is preempted, to be computed again later.
+they run out the last admitted sequence (with priorities: the last admitted of the lowest) is
+preempted, to be computed again later.
 Source: vLLM project, ``vllm/v1/core/sched/scheduler.py``, ``Scheduler.schedule``, version 0.11.
 
 The engine knows no clock: whoever owns it calls :meth:`ContinuousEngine.begin`, waits for as long
@@ -96,15 +97,14 @@ class ContinuousEngine:
 
     def begin(self, now_s: float) -> float | None:
         """Form the next step; return how long it takes, None if there is nothing to do."""
-        room = self._make_room()
+        preempted = self.preemptions
         self._chunks = []
-        budget = self._max_tokens - self._decoding
-        self._free -= self._phases[-self._step % self._block]
-        pairs = 0.0
+        self._decode_blocks()
+        budget, pairs = self._max_tokens - self._decoding, 0.0
         if self._partial is not None:
-            chunk, pairs = self._schedule(self._partial, budget)
+            chunk, pairs = self._continue_prefill(self._partial, budget)
             budget -= chunk
-        if room and self.waiting:
+        if self.waiting and self.preemptions == preempted:
             pairs += self._admit(budget, now_s)
         if not self._running:
             return None
@@ -157,25 +157,24 @@ class ContinuousEngine:
     def _generated(self, job: Job) -> int:
         return job.output_tokens - (job.finish_step - self._step)
 
-    def _make_room(self) -> bool:
-        """Preempt until the running sequences can go on; True if none had to be."""
-        partial = self._partial
-        needed = self._phases[-self._step % self._block]
-        if partial is None and needed <= self._free:
-            return True
-        before = self.preemptions
-        while self._needed_blocks() > self._free:
+    def _decode_blocks(self) -> None:
+        """Allocate what decoding needs in this step, preempting where there is not enough."""
+        phase = -self._step % self._block
+        while self._phases[phase] > self._free:
             self._preempt(self._victim())
-        return self.preemptions == before
+        self._free -= self._phases[phase]
 
-    def _needed_blocks(self) -> int:
-        needed = self._phases[-self._step % self._block]
-        job = self._partial
-        if job is None:
-            return needed
-        chunk = min(job.known_tokens - job.computed_tokens, self._max_tokens - self._decoding)
-        held = self._blocks(job.computed_tokens)
-        return needed + self._blocks(job.computed_tokens + chunk) - held
+    def _continue_prefill(self, job: Job, budget: int) -> tuple[int, float]:
+        """Schedule the next chunk of a prefill, preempting where blocks are short."""
+        before = job.computed_tokens
+        chunk = min(job.known_tokens - before, budget)
+        needed = self._blocks(before + chunk) - self._blocks(before)
+        while needed > self._free:
+            victim = self._victim()
+            self._preempt(victim, started=True)
+            if victim is job:
+                return 0, 0.0
+        return self._schedule(job, chunk)
 
     def _victim(self) -> Job:
         newest_first = reversed(self._running)
@@ -183,7 +182,10 @@ class ContinuousEngine:
             return max(newest_first, key=lambda job: job.priority)
         return next(newest_first)
 
-    def _preempt(self, job: Job) -> None:
+    def _preempt(self, job: Job, *, started: bool = False) -> None:
+        """Send a job back to the queue; ``started``: it may hold its block of this step."""
+        if started and job.finish_step and job.phase == -self._step % self._block:
+            self._free += 1
         self._release(job)
         self.preemptions += 1
         self.waiting.push_front(job)
@@ -197,28 +199,27 @@ class ContinuousEngine:
             known = job.prompt_tokens + job.generated_tokens
             if known > budget and not self._chunked:
                 break
-            if self._blocks(min(known, budget)) > self._free:
+            chunk = min(known, budget)
+            if self._blocks(chunk) > self._free:
                 break
             waiting.pop()
             self._admissions += 1
             job.admission = self._admissions
             job.known_tokens, job.computed_tokens = known, 0
             running[job] = None
-            chunk, chunk_pairs = self._schedule(job, budget)
+            pairs += self._schedule(job, chunk)[1]
             budget -= chunk
-            pairs += chunk_pairs
             if math.isnan(job.batch_in_s):
                 job.batch_in_s = now_s
                 new.append(job)
         size = self._decoding + len(self._chunks)
         for job in new:
-            job.batch_id, job.batch_size = self.steps, size
+            job.batch_id, job.batch_size = self.steps + 1, size
         return pairs
 
-    def _schedule(self, job: Job, budget: int) -> tuple[int, float]:
+    def _schedule(self, job: Job, chunk: int) -> tuple[int, float]:
         """Give a prefill its chunk of this step; return its tokens and attended pairs."""
         before = job.computed_tokens
-        chunk = min(job.known_tokens - before, budget)
         self._free -= self._blocks(before + chunk) - self._blocks(before)
         self._chunks.append((job, chunk))
         self._partial = job if before + chunk < job.known_tokens else None

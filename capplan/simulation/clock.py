@@ -73,6 +73,7 @@ class Clock(simpy.Environment):
         queue = self._queue
         while busy():
             if not queue or queue[0][0] > until_s:
-                return until_s
+                self._now = until_s
+                break
             self.step()
         return float(self.now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from capplan.simulation.replica import Replica
@@ -30,12 +29,10 @@ def round_robin(rng: np.random.Generator) -> Route:
 
     def route(replicas: Sequence[Replica], candidates: Sequence[Replica]) -> Replica:
         nonlocal last
-        for step in count(1):
-            replica = replicas[(last + step) % len(replicas)]
-            if replica in candidates:
-                last = (last + step) % len(replicas)
-                return replica
-        raise AssertionError
+        last = (last + 1) % len(replicas)
+        while replicas[last] not in candidates:
+            last = (last + 1) % len(replicas)
+        return replicas[last]
 
     return route
 
