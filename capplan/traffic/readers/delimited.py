@@ -58,38 +58,31 @@ def batches(path: Path, columns: Mapping[str, str]) -> Iterator[RawBatch]:
 def _batch(
     block: bytes, names: Sequence[str], delimiter: str, wanted: Mapping[str, int]
 ) -> RawBatch:
-    table, ragged = _fast(block, len(names), delimiter, wanted)
+    table = _fast(block, len(names), delimiter, wanted)
     if table is None:
         return _slow(block, len(names), delimiter, wanted)
     columns = {ours: table.column(str(i)).combine_chunks() for ours, i in wanted.items()}
-    lost = {"unparseable": ragged} if ragged else {}
-    return RawBatch(columns=columns, rows=table.num_rows, lost=lost)
+    return RawBatch(columns=columns, rows=table.num_rows)
 
 
-def _fast(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> tuple[Any, int]:
-    """Return the block as an Arrow table of text and the rows of a wrong width, or None."""
+def _fast(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> Any | None:
+    """Return the block as an Arrow table of text, or None when it is not one row a line."""
     import pyarrow as pa
     from pyarrow import csv as pa_csv
-
-    ragged: list[int] = []
-
-    def skip(row: Any) -> str:
-        ragged.append(1)
-        return "skip"
 
     needed = sorted({str(i) for i in wanted.values()}, key=int)
     try:
         table = pa_csv.read_csv(
             pa.BufferReader(block),
             read_options=pa_csv.ReadOptions(column_names=[str(i) for i in range(width)]),
-            parse_options=pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+            parse_options=pa_csv.ParseOptions(delimiter=delimiter),
             convert_options=pa_csv.ConvertOptions(
                 include_columns=needed, column_types=dict.fromkeys(needed, pa.string())
             ),
         )
-    except pa.ArrowInvalid:
-        return None, 0
-    return table, len(ragged)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    return table if table.num_rows == files.line_count(block) else None
 
 
 def _slow(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> RawBatch:

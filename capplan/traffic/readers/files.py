@@ -108,6 +108,15 @@ def head(path: Path) -> bytes:
         return stream.read(HEAD_BYTES)
 
 
+def line_count(block: bytes) -> int:
+    r"""Return the lines of a block, blank ones too; the last may lack its line end.
+
+    >>> line_count(b"a\nb")
+    2
+    """
+    return block.count(b"\n") + (not block.endswith(b"\n"))
+
+
 def blocks(stream: Stream, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
     r"""Yield the stream in blocks that end with a line end (the last one perhaps not).
 

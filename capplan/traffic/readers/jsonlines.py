@@ -83,10 +83,10 @@ def _fast(block: bytes, columns: Mapping[str, str], sample: Mapping[str, Any]) -
                 explicit_schema=pa.schema([(t, pa.string()) for t in texts])
             ),
         )
+        found = set(table.column_names)
     except (pa.ArrowException, UnicodeDecodeError):
         return None
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
-    if table.num_rows != lines or not set(columns.values()) <= set(table.column_names):
+    if table.num_rows != files.line_count(block) or not set(columns.values()) <= found:
         return None
     arrays = {ours: table.column(theirs).combine_chunks() for ours, theirs in columns.items()}
     return RawBatch(columns=arrays, rows=table.num_rows)

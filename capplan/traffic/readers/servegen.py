@@ -231,7 +231,7 @@ def _check(window: Window, after_s: float) -> None:
 def _laws(data: bytes, where: str, span_s: tuple[float, float]) -> dict[float, tuple[Law, Law]]:
     try:
         document = json.loads(data)
-        starts = sorted((float(key), key) for key in document)
+        starts = sorted((float(key), key) for key, _ in document.items())
         found: dict[float, tuple[Law, Law]] = {}
         for start, key in reversed([pair for pair in starts if pair[0] < span_s[1]]):
             prompt, output = _input(document[key]), _law(document[key]["output_tokens"])
@@ -264,11 +264,11 @@ def _law(text: str) -> Law | None:
     table = ast.literal_eval(text)
     tokens = np.array(list(table), dtype=np.int64)
     weights = np.array(list(table.values()), dtype=np.float64)
-    if not len(tokens) or not weights.sum() > 0:
-        return None
     if (weights < 0).any() or not np.isfinite(weights).all() or (tokens < 0).any():
         msg = "lengths and probabilities that are not negative"
         raise ValueError(msg)
+    if not weights.sum() > 0:
+        return None
     return Law(tokens=tokens, cumulative=np.cumsum(weights) / weights.sum())
 
 
