@@ -59,6 +59,14 @@ BUDGET = pd.DataFrame(
         "deadline_s": np.repeat([10.0, 60.0], 4),
     }
 )
+WAITS = pd.DataFrame(
+    {
+        "request_class": np.repeat(["chat", "batch"], 3),
+        "layer": ["gateway_queue", "service_queue", "scheduler_queue"] * 2,
+        "share_s": [0.6, 0.6, 0.6, 30, 30, 30],
+        "wait_s": [0.1, 0.9, np.nan, 2, 0, 31],
+    }
+)
 READINGS = pd.DataFrame(
     {
         "request_class": np.repeat(["chat", "batch"], 2),
@@ -143,6 +151,7 @@ EACH = {
     "requests_by_tenant": (TRACE[["tenant", "request_class"]], {}),
     "budget_by_layer": (BUDGET, {}),
     "in_flight_readings": (READINGS, {}),
+    "waits_against_shares": (WAITS, {}),
     "flows_by_load": (FLOWS, {"marked": 5.0}),
     "latency_by_load": (LATENCIES, {"latency": "TTFT, P99", "promises": {"chat": 2.0}}),
     "outcomes_by_load": (ENDS, {}),

@@ -10,7 +10,7 @@ from capplan.charts.batching import (
     slowdown_by_batch,
     throughput_against_tail,
 )
-from capplan.charts.budget import budget_by_layer, in_flight_readings
+from capplan.charts.budget import budget_by_layer, in_flight_readings, waits_against_shares
 from capplan.charts.load import (
     flows_by_load,
     in_flight_over_time,
@@ -51,4 +51,5 @@ __all__ = [
     "time_by_layer",
     "use_theme",
     "waiting_over_time",
+    "waits_against_shares",
 ]

@@ -6,41 +6,78 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, colour, layered, ordered, rows, shape, tooltip, x
-from capplan.charts.theme import BLACK, LAYER_COLOURS
+from capplan.charts.parts import checked, colour, ordered, rows, shape, tooltip, x
+from capplan.charts.theme import BLACK, BLUE, LAYER_COLOURS, LIGHT_GREY, VERMILLION, WIDTH
 
 
-def budget_by_layer(frame: pd.DataFrame, *, title: str = "Wait budget") -> alt.LayerChart:
+def budget_by_layer(frame: pd.DataFrame) -> alt.FacetChart:
     """Return a stacked bar per class of what each layer may take, against the deadline.
 
     ``frame`` has the columns ``request_class``, ``layer``, ``part_s``, ``deadline_s``, layers in
-    the order a request passes them. What passes the deadline is the layer ``over``.
+    the order a request passes them. What passes the deadline is the layer ``over``. Each class
+    has its own time axis.
     """
     shown = (c.CLASS, c.LAYER, c.PART, c.DEADLINE)
     frame = checked(frame, shown, chart="budget_by_layer")
     layers = [name for name in LAYER_COLOURS if name in set(frame[c.LAYER.name])]
     frame = frame.assign(order=frame[c.LAYER.name].map(list(LAYER_COLOURS).index))
-    base = alt.Chart(frame, title=title, height=alt.Step(34))
-    bars = base.mark_bar(height={"band": 0.72}).encode(
-        x(c.PART, stack="zero"),
-        rows(c.CLASS),
-        alt.Color(
-            f"{c.LAYER.name}:N",
-            title=c.LAYER.title,
-            scale=alt.Scale(domain=layers, range=[LAYER_COLOURS[name] for name in layers]),
-        ),
-        alt.Order("order:Q"),
-        tooltip=tooltip(shown),
+    bars = (
+        alt.Chart()
+        .mark_bar(height=30)
+        .encode(
+            x(c.PART, stack="zero", scale=alt.Scale(nice=False)),
+            alt.Color(
+                f"{c.LAYER.name}:N",
+                title=c.LAYER.title,
+                scale=alt.Scale(domain=layers, range=[LAYER_COLOURS[name] for name in layers]),
+            ),
+            alt.Order("order:Q"),
+            tooltip=tooltip(shown),
+        )
     )
-    ticks = base.mark_tick(color=BLACK, thickness=2.5, size=32).encode(
-        alt.X(f"max({c.DEADLINE.name}):Q"), rows(c.CLASS)
+    end = alt.X(f"max({c.DEADLINE.name}):Q")
+    tick = alt.Chart().mark_tick(color=BLACK, thickness=3, size=44).encode(end)
+    return _by_class([bars, tick], frame, height=50)
+
+
+def waits_against_shares(frame: pd.DataFrame) -> alt.FacetChart:
+    """Return the tail of the wait in each layer against its share; what passes it is red.
+
+    ``frame`` has the columns ``request_class``, ``layer``, ``share_s`` (what the layer may take)
+    and ``wait_s`` (what it took, at a quantile; NaN = not measured, no bar). The share is the
+    wide grey bar. Each class has its own time axis.
+    """
+    shown = (c.CLASS, c.LAYER, c.SHARE_OF_WAIT, c.WAIT)
+    frame = checked(frame, shown, chart="waits_against_shares")
+    frame = frame.assign(over=frame[c.WAIT.name] > frame[c.SHARE_OF_WAIT.name])
+    layers = alt.Y(f"{c.LAYER.name}:N", title=None, sort=None)
+    both = f"{c.WAIT.title}, over its {c.SHARE_OF_WAIT.title}"
+    shares = (
+        alt.Chart()
+        .mark_bar(color=LIGHT_GREY, height=18)
+        .encode(x(c.SHARE_OF_WAIT, title=both), layers)
     )
-    labels = base.mark_text(align="left", dx=5, fontSize=11).encode(
-        alt.X(f"max({c.DEADLINE.name}):Q"),
-        rows(c.CLASS),
-        text=alt.Text(f"max({c.DEADLINE.name}):Q", format=".3~g"),
+    waits = (
+        alt.Chart()
+        .mark_bar(height=8)
+        .encode(
+            x(c.WAIT, title=both),
+            layers,
+            color=alt.when(alt.datum.over).then(alt.value(VERMILLION)).otherwise(alt.value(BLUE)),
+            tooltip=tooltip(shown),
+        )
     )
-    return layered(bars, ticks, labels)
+    return _by_class([shares, waits], frame, height=84)
+
+
+def _by_class(layers: list[alt.Chart], frame: pd.DataFrame, *, height: int) -> alt.FacetChart:
+    header = alt.Header(labelAngle=0, labelAlign="left", labelOrient="top", labelAnchor="start")
+    classes = list(ordered(frame[c.CLASS.name]))
+    each = alt.LayerChart(layer=layers, data=frame, height=height, width=WIDTH)
+    chart: alt.FacetChart = each.facet(
+        row=alt.Row(f"{c.CLASS.name}:N", title=None, sort=classes, header=header)
+    ).resolve_scale(x="independent")
+    return chart
 
 
 def in_flight_readings(frame: pd.DataFrame) -> alt.Chart:

@@ -3,8 +3,8 @@
 Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
 """
 
-from capplan.pages import traffic
+from capplan.pages import budget, traffic
 from capplan.pages.page import Page, open_page
 from capplan.pages.telling import listed, show, table, told
 
-__all__ = ["Page", "listed", "open_page", "show", "table", "told", "traffic"]
+__all__ = ["Page", "budget", "listed", "open_page", "show", "table", "told", "traffic"]

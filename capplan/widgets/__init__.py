@@ -1,0 +1,12 @@
+"""Sliders over a real re-simulation, and the same content as a static page where nobody can slide.
+
+One call per question. With a reader in front (JupyterLab, Voilà) it shows controls and charts that
+follow them; run headless (papermill, nbconvert) it shows charts and sentences for the values it
+was called with.
+"""
+
+from capplan.widgets.budget import wait_budget
+from capplan.widgets.explorer import Control, Explorer, View
+from capplan.widgets.reader import has_reader
+
+__all__ = ["Control", "Explorer", "View", "has_reader", "wait_budget"]

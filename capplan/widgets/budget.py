@@ -1,0 +1,100 @@
+"""Move a share of the wait budget and see what breaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capplan.widgets.explorer import Control, Explorer, Values, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from capplan.budget import ClassBudget, WaitBudget
+    from capplan.results import RunResult
+    from capplan.scenario import Scenario
+    from capplan.traffic.trace import Trace
+
+SHOWN_REQUESTS = 1000
+"""Requests of the busiest stretch that are simulated anew for each division."""
+PERCENT = 100.0
+
+
+def wait_budget(scenario: Scenario, *, trace: Trace) -> None:
+    """Show a slider per waiting layer, the sum kept, and what a division breaks."""
+    explore_wait_budget(scenario, trace=trace).show()
+
+
+def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
+    """Return the explorer of the division of the wait budget.
+
+    The sliders are percentages of what each class may wait. For each division the limits that
+    follow are put into the scenario and the busiest stretch of the trace is simulated anew: a
+    layer whose wait passes its share is red, and so is a finding that fails.
+    """
+    from capplan.budget import WAITING, allocate, apply, rebalance, with_shares
+    from capplan.pages.budget import remaining, tail_waits
+    from capplan.pages.loads import busiest
+    from capplan.scenario.files import with_values
+    from capplan.simulation import simulate
+
+    own = allocate(scenario, trace=trace)
+    start = _percentages(min(own.classes, key=remaining))
+    stretch = busiest(trace, SHOWN_REQUESTS)
+
+    def look(values: Values) -> View:
+        divided = scenario if values == start else with_shares(scenario, values)
+        budget = allocate(divided, trace=trace)
+        limited = with_values(apply(divided, budget), {"warmup_s": 0.0})
+        result = simulate(limited, trace=stretch)
+        return _view(budget, tail_waits(budget, result), result)
+
+    def couple(moved: str, values: Values) -> Values:
+        before = {**values, moved: PERCENT - sum(v for n, v in values.items() if n != moved)}
+        return rebalance(before, moved, values[moved])
+
+    controls = {
+        layer: Control(
+            title=f"{layer.replace('_', ' ')} (%)",
+            value=start[layer],
+            low=0.0,
+            high=PERCENT,
+            step=1.0,
+        )
+        for layer in WAITING
+    }
+    return Explorer(controls=controls, look=look, couple=couple)
+
+
+def _percentages(budget: ClassBudget) -> Values:
+    total = sum(budget.shares_s.values())
+    if not total > 0:
+        return {layer: PERCENT / len(budget.shares_s) for layer in budget.shares_s}
+    return {layer: PERCENT * share / total for layer, share in budget.shares_s.items()}
+
+
+def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
+    from capplan import charts
+    from capplan.pages import told
+    from capplan.results import headline
+
+    over = waits[waits["wait_s"] > waits["share_s"]]
+    broken = [
+        f"{row['request_class']} waits {told(row['wait_s'], '_s')} in {row['layer']}, more than "
+        f"its {told(row['share_s'], '_s')}"
+        for row in over.to_dict("records")
+    ]
+    broken += [
+        f"{f.rule.replace('_', ' ')}, {f.field}: {f.next_action}"
+        for f in budget.findings
+        if f.outcome in ("fail", "blocked")
+    ]
+    figures = headline(result)
+    sentence = (
+        f"Of {figures['offered']:,} requests of the busiest stretch, simulated with the limits "
+        f"that follow, {told(figures['error_rate_fraction'], '_fraction')} are refused or fail, "
+        f"{told(figures['timeout_fraction'], '_fraction')} time out, and "
+        f"{told(figures['goodput_fraction'], '_fraction')} keep every promise."
+    )
+    return View(
+        charts=(charts.waits_against_shares(waits),), sentences=(sentence,), broken=tuple(broken)
+    )
