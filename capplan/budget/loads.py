@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.budget.lengths import length_moment, length_quantile
+from capplan.budget.sizes import size_mean, size_quantile
 from capplan.replica.capacity import Mix
 from capplan.scenario import (
     Origin,
@@ -101,10 +102,12 @@ def _from_law(c: RequestClass, rate_rps: float) -> ClassLoad:
         prompt_mean=prompt_mean,
         output_mean=output_mean,
         context_mean=prompt_mean + length_moment(output, 2) / (2 * output_mean),
-        size_mean=prompt_mean,
+        size_mean=prompt_mean if c.size is None else size_mean(c.size),
         prompt_quantile=lambda q: length_quantile(prompt, q),
         output_quantile=lambda q: length_quantile(output, q),
-        size_quantile=lambda q: length_quantile(prompt, q),
+        size_quantile=lambda q: (
+            float(length_quantile(prompt, q)) if c.size is None else size_quantile(c.size, q)
+        ),
         origin="default" if "default" in stated else "promise",
     )
 
@@ -168,10 +171,12 @@ def _from_demand(c: RequestClass, demand: Demand) -> ClassLoad:
         prompt_mean=prompt.mean,
         output_mean=output_mean,
         context_mean=prompt.mean + (output_mean**2 + spread**2) / (2 * output_mean),
-        size_mean=prompt.mean,
+        size_mean=prompt.mean if c.size is None else size_mean(c.size),
         prompt_quantile=lambda q: _next_known(prompt, q),
         output_quantile=lambda q: _next_known(output, q),
-        size_quantile=lambda q: _next_known(prompt, q),
+        size_quantile=lambda q: (
+            _next_known(prompt, q) if c.size is None else size_quantile(c.size, q)
+        ),
         origin="measured",
     )
 

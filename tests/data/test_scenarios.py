@@ -1,5 +1,6 @@
 import pytest
 
+from capplan.budget import allocate
 from capplan.bundled import data_path
 from capplan.scenario.files import load_scenario, validate, write_scenario
 from capplan.traffic.draw import draw
@@ -75,6 +76,11 @@ def test_all_attempts_and_backoffs_fit_the_deadline(name):
         if n > 1:
             waits = sum(c.retry.backoff_before(k) for k in range(1, n + 1))
             assert n * timeout + waits <= c.promises.deadline_s
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "benchmark"])
+def test_the_limits_are_those_that_the_budget_derives(name):
+    assert allocate(load_scenario(name)).findings == ()
 
 
 def test_the_chat_service_has_one_pool_of_each_kind_and_three_classes_of_four_tenants():
