@@ -38,7 +38,14 @@ def cost_usd_per_success(result: RunResult, table: pd.DataFrame) -> float:
 
 
 def class_cost_usd_per_success(result: RunResult, table: pd.DataFrame, name: str) -> float:
-    """Return a class's cost per success: its pool's cost, divided by tokens among its classes.
+    """Return a class's cost per success, by :func:`class_cost_usd`; NaN, +inf as for all."""
+    own = (table["request_class"] == name).to_numpy(np.bool_)
+    successes = int((outcome_is(table, "succeeded") & own).sum())
+    return _per(class_cost_usd(result, table, name), successes)
+
+
+def class_cost_usd(result: RunResult, table: pd.DataFrame, name: str) -> float:
+    """Return a class's part of its pool's cost: the pool's cost, divided by tokens.
 
     A class's part is its share of all tokens that the pool's requests asked for and were given
     or wasted (prompt + output + wasted), successes or not; idle time is shared the same way.
@@ -53,9 +60,7 @@ def class_cost_usd_per_success(result: RunResult, table: pd.DataFrame, name: str
     shared = table["request_class"].isin(classes).to_numpy(np.bool_)
     if not work[shared].sum() > 0:
         return math.nan
-    part = float(work[own].sum() / work[shared].sum())
-    successes = int((outcome_is(table, "succeeded") & own).sum())
-    return _per(cost_usd(result, pools=(pool,)) * part, successes)
+    return cost_usd(result, pools=(pool,)) * float(work[own].sum() / work[shared].sum())
 
 
 def served_by(scenario: Scenario, pool: Pool) -> list[str]:

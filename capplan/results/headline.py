@@ -39,8 +39,11 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     attempts = result.judged
     whole = _figures(result, requests, attempts)
     by_class = {
-        name: _figures(result, requests[requests["request_class"] == name], _of(attempts, name))
-        | {"cost_usd_per_success": class_cost_usd_per_success(result, requests, name)}
+        name: _figures(result, _of(requests, name), _of(attempts, name))
+        | {
+            "stable": system_stability(result, table=_of(requests, name)).stable,
+            "cost_usd_per_success": class_cost_usd_per_success(result, requests, name),
+        }
         for name in (c.name for c in result.scenario.classes)
     }
     return {
@@ -58,8 +61,8 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     }
 
 
-def _of(attempts: pd.DataFrame, name: str) -> pd.DataFrame:
-    return attempts[attempts["request_class"] == name]
+def _of(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    return table[table["request_class"] == name]
 
 
 def _offered(result: RunResult) -> int:

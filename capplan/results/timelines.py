@@ -35,7 +35,10 @@ def held_values(
 
 
 def time_average(result: RunResult, metric: str) -> float:
-    """Return the time average of a metric after the warm-up, over all that report it; NaN none."""
+    """Return the time average of a metric after the warm-up, over all that report it.
+
+    Time for which nothing was observed is left out; NaN where there is no other.
+    """
     values, spans = _judged(result, metric)
     return float(values @ spans / spans.sum()) if spans.sum() > 0 else math.nan
 
@@ -56,5 +59,5 @@ def _judged(result: RunResult, metric: str) -> tuple[Floats, Floats]:
     values, spans = held_values(
         result.timeline, metric, start_s=result.judged_from_s, end_s=result.duration_s
     )
-    held = spans > 0
+    held = (spans > 0) & ~np.isnan(values)
     return values[held], spans[held]

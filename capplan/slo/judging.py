@@ -1,0 +1,133 @@
+"""From runs to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.results import RunResult, per_request
+from capplan.scenario import Scenario
+from capplan.slo.mechanisms import mechanism_reasons
+from capplan.slo.promises import Judged, promise_reasons
+from capplan.slo.verdict import PRECEDENCE, Reason, Scope, Verdict
+from capplan.statistics import quantiles
+
+NOT_ASKED = ("name", "description", "requests", "warmup_s", "drain_s", "budget")
+"""Fields of a scenario that a verdict does not depend on, or that only its reading changes."""
+
+
+def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = None) -> Verdict:
+    """Return the verdict on a run, or on replications of one judged together.
+
+    ``scenario`` is the question: its promises are judged. Where it asks about another service or
+    load than the one that ran, the verdict is unknown. Default: the scenario that ran.
+
+    The overall outcome is the worst of all reasons, by :data:`~capplan.slo.verdict.PRECEDENCE`.
+    A promise holds when the estimate and its whole 95 % interval hold; one whose interval still
+    holds the limit is a retest; one with fewer samples than promised is unknown.
+    """
+    runs = [result] if isinstance(result, RunResult) else list(result)
+    if not runs:
+        msg = "a verdict needs at least one run"
+        raise ValueError(msg)
+    asked = scenario or runs[0].scenario
+    tables = [per_request(run) for run in runs]
+    scope = scope_of(runs, tables)
+    if fields := _differences(runs[0].scenario, asked):
+        return Verdict(reasons=(), scope=scope).outside(fields)
+    reasons = list(_promises(runs, tables, asked))
+    found = [list(mechanism_reasons(r, t, reasons)) for r, t in zip(runs, tables, strict=True)]
+    reasons += _together(found)
+    return Verdict(reasons=tuple(sorted(reasons, key=_rank)), scope=scope)
+
+
+def _promises(
+    runs: Sequence[RunResult], tables: Sequence[pd.DataFrame], asked: Scenario
+) -> Iterator[Reason]:
+    together = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    for request_class in asked.classes:
+        own = together[together["request_class"] == request_class.name]
+        yield from promise_reasons(
+            Judged(request_class=request_class, runs=runs, tables=tables, requests=own)
+        )
+
+
+def _together(found: Sequence[Sequence[Reason]]) -> Iterator[Reason]:
+    """Yield the worst of the runs' findings by each rule on each class.
+
+    A retest that at most half of the runs ask for gives way to what the others found.
+    """
+    by_rule: dict[tuple[str, str | None], list[Reason]] = {}
+    for reasons in found:
+        for reason in reasons:
+            by_rule.setdefault((reason.rule, reason.request_class), []).append(reason)
+    for reasons in by_rule.values():
+        ordered = sorted(reasons, key=_rank)
+        decided = [r for r in ordered if r.outcome != "retest"]
+        yield decided[0] if len(decided) * 2 >= len(ordered) else ordered[0]
+
+
+def _rank(reason: Reason) -> int:
+    return PRECEDENCE.index(reason.outcome)
+
+
+def _differences(ran: Scenario, asked: Scenario) -> list[str]:
+    """Return the top-level fields in which the asked service differs from the one that ran."""
+    if ran is asked:
+        return []
+    one, two = _behaviour(ran), _behaviour(asked)
+    return sorted(name for name in one if one[name] != two[name])
+
+
+def _behaviour(scenario: Scenario) -> dict[str, Any]:
+    data = scenario.model_dump(exclude=set(NOT_ASKED))
+    for entry in data["classes"]:
+        del entry["promises"], entry["owner"]
+    return data
+
+
+def scope_of(runs: Sequence[RunResult], tables: Sequence[pd.DataFrame]) -> Scope:
+    """Return what the runs speak of; ``tables`` are their :func:`per_request`."""
+    import capplan
+
+    first = runs[0]
+    loads = [_load_range(run, table) for run, table in zip(runs, tables, strict=True)]
+    together = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    return Scope(
+        model=tuple(dict.fromkeys(p.model or "unnamed" for p in first.scenario.pools)),
+        accelerator=tuple(dict.fromkeys(p.accelerator or "unnamed" for p in first.scenario.pools)),
+        versions={"capplan": capplan.__version__, **first.versions},
+        input_distribution={
+            str(name): {
+                "requests": len(own),
+                "prompt_tokens": _lengths(own["prompt_tokens"]),
+                "output_tokens": _lengths(own["output_tokens"][own["outcome"] == "succeeded"]),
+            }
+            for name, own in together.groupby("request_class", sort=False, observed=True)
+        },
+        load_range_rps=(min(low for low, _ in loads), max(high for _, high in loads)),
+        window_s=(first.judged_from_s, max(run.duration_s for run in runs)),
+        backend=first.backend,
+    )
+
+
+def _lengths(tokens: pd.Series) -> dict[str, float]:
+    values = tokens.to_numpy(np.float64, na_value=np.nan)
+    known = values[~np.isnan(values)]
+    found = quantiles(known, [0.0, 0.5, 0.95, 1.0])
+    return dict(zip(("min", "p50", "p95", "max"), found, strict=True))
+
+
+def _load_range(run: RunResult, table: pd.DataFrame) -> tuple[float, float]:
+    """Return the least and greatest offered load over minutes, or tenths of a shorter run."""
+    start = table["intended_start_s"].to_numpy(np.float64)
+    if start.size == 0:
+        return np.nan, np.nan
+    span = float(start.max()) - run.judged_from_s
+    count = int(max(10, span // 60))
+    counts, edges = np.histogram(start, bins=count, range=(run.judged_from_s, start.max()))
+    width = edges[1] - edges[0]
+    return (counts.min() / width, counts.max() / width) if width > 0 else (np.nan, np.nan)

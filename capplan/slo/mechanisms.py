@@ -1,0 +1,181 @@
+"""The rules that are no promise: what makes a run's figures worthless or its design unsound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from capplan.results import RunResult, queue_waits, system_stability
+from capplan.results.timelines import time_average
+from capplan.results.waits import TOLERANCE_S, double_queued
+from capplan.scenario import Queue, Scenario
+from capplan.slo.promises import LATENCIES
+from capplan.slo.verdict import Outcome, Reason
+
+BUSY_FRACTION = 0.85
+"""Accelerators busier than this count as busy; a default of this project."""
+RETRY_AMPLIFICATION = 1.1
+"""Attempts per request. Source: Beyer, Jones, Petoff and Murphy (eds.), "Site Reliability
+Engineering", 2016, chapter 21: a retry budget of 10 % limits the growth of load to 1.1."""
+DOUBLE_QUEUED_FRACTION = 0.01
+"""Share of attempts that may wait in two queues; a default of this project."""
+LATE = ("deadline_s", "timeout_rate_fraction", "goodput_fraction", "success_only", *LATENCIES)
+"""Rules whose failure means that answers came late or not in time."""
+
+
+def mechanism_reasons(
+    result: RunResult, table: pd.DataFrame, broken: list[Reason]
+) -> Iterator[Reason]:
+    """Yield one reason for each mechanism; ``broken`` are the promises already found broken."""
+    yield from _stability(result, table)
+    yield from _equal_lengths(table)
+    yield from _busy_but_late(result, table, broken)
+    yield from _retry_amplification(table)
+    yield from _double_queue(result)
+
+
+def _stability(result: RunResult, table: pd.DataFrame) -> Iterator[Reason]:
+    """Judge the backlog of each class: one that grows has no latency to promise."""
+    for name, own in table.groupby("request_class", sort=False, observed=True):
+        found = system_stability(result, table=own)
+        outcome: Outcome = {True: "pass", False: "fail", None: "retest"}[found.stable]  # type: ignore[assignment]
+        action = {
+            "fail": "add capacity or refuse earlier: no queue length helps a backlog that grows",
+            "retest": "run longer at constant load",
+        }
+        yield Reason(
+            rule="stability",
+            outcome=outcome,
+            value=found.drift_fraction.value,
+            limit=0.0,
+            evidence=found.reason,
+            next_action=action.get(outcome, ""),
+            request_class=str(name),
+        )
+
+
+def _equal_lengths(table: pd.DataFrame) -> Iterator[Reason]:
+    """Say unknown of a class whose requests are all equally long."""
+    for name, own in table.groupby("request_class", sort=False, observed=True):
+        lengths = own[["prompt_tokens", "output_tokens"]]
+        made = lengths[own["outcome"] == "succeeded"]
+        if len(made) < 2 or _varies(made) or _varies(own[["size"]]):  # noqa: PLR2004
+            continue
+        prompt, output = made.iloc[0].tolist()
+        yield Reason(
+            rule="equal_lengths",
+            outcome="unknown",
+            value=f"{prompt:g}/{output:g} tokens",
+            limit=None,
+            evidence=f"every request has {prompt:g} prompt and {output:g} output tokens; "
+            "other lengths are unknown",
+            next_action="replay a trace, or draw lengths from a law",
+            request_class=str(name),
+        )
+
+
+def _varies(columns: pd.DataFrame) -> bool:
+    values = columns.to_numpy(np.float64, na_value=np.nan)
+    return bool((values != values[0])[~np.isnan(values)].any())
+
+
+def _busy_but_late(
+    result: RunResult, table: pd.DataFrame, broken: list[Reason]
+) -> Iterator[Reason]:
+    """Fail a run whose accelerators are busy while its answers come too late."""
+    late = sorted({r.request_class or "" for r in broken if r.rule in LATE and r.outcome == "fail"})
+    busy = time_average(result, "busy_fraction")
+    if not late or not busy >= BUSY_FRACTION:
+        return
+    own = table[table["request_class"].isin(late)]
+    good = float(own["good"].mean(skipna=False))
+    yield Reason(
+        rule="busy_but_late",
+        outcome="fail",
+        value=busy,
+        limit=BUSY_FRACTION,
+        evidence=f"accelerators are {busy:.0%} busy while {good:.1%} of "
+        f"{', '.join(late)} are good: busy is not success",
+        next_action="lower the load to where goodput peaks, or add capacity",
+        origin="default",
+    )
+
+
+def _retry_amplification(table: pd.DataFrame) -> Iterator[Reason]:
+    """Fail a run whose retries multiply the load."""
+    if not len(table):
+        return
+    value = float(table["attempts"].mean())
+    over = value > RETRY_AMPLIFICATION
+    yield Reason(
+        rule="retry_amplification",
+        outcome="fail" if over else "pass",
+        value=value,
+        limit=RETRY_AMPLIFICATION,
+        evidence=f"{value:.3g} attempts a request",
+        next_action="limit retries by a budget, back off with jitter, honour Retry-After"
+        if over
+        else "",
+        origin="default",
+    )
+
+
+def _double_queue(result: RunResult) -> Iterator[Reason]:
+    """Block a run in which many wait twice, in queues without an owner or without a limit."""
+    attempts = result.judged
+    waits = queue_waits(attempts, end_s=result.duration_s)
+    told = double_queued(waits)
+    known = told[~np.isnan(told)]
+    if not known.size:
+        return
+    value = float(known.mean())
+    over = value > DOUBLE_QUEUED_FRACTION
+    pair, loose = _worst_pair(result.scenario, attempts, waits)
+    blocked = over and bool(loose)
+    evidence = f"{value:.1%} of attempts waited in two queues"
+    if over:
+        evidence += f", most in {' and '.join(pair)}"
+        evidence += f" ({'; '.join(loose)})" if loose else ", each with an owner and a wait limit"
+    yield Reason(
+        rule="double_queue",
+        outcome="blocked" if blocked else "pass",
+        value=value,
+        limit=DOUBLE_QUEUED_FRACTION,
+        evidence=evidence,
+        next_action="name the one queue that holds the wait, and limit the other"
+        if blocked
+        else "",
+        origin="default",
+    )
+
+
+def _worst_pair(
+    scenario: Scenario, attempts: pd.DataFrame, waits: pd.DataFrame
+) -> tuple[tuple[str, str], list[str]]:
+    """Return the two queues most often waited in together, and what is loose about them."""
+    names = ("gateway", "service_queue", "scheduler_queue")
+    waited = {name: (waits[name] > TOLERANCE_S).to_numpy() for name in names}
+    pairs = list(combinations(names, 2))
+    pair = max(pairs, key=lambda two: int((waited[two[0]] & waited[two[1]]).sum()))
+    both = waited[pair[0]] & waited[pair[1]]
+    classes = attempts.loc[both, "request_class"].unique()
+    pools = {scenario.pool_of(name).name for name in classes}
+    loose = {text for pool in pools for layer in pair for text in _loose(scenario, layer, pool)}
+    return pair, sorted(loose)
+
+
+def _loose(scenario: Scenario, layer: str, pool_name: str) -> Iterator[str]:
+    pool = scenario.pool(pool_name)
+    queues: dict[str, tuple[Queue, str]] = {
+        "gateway": (scenario.gateway.queue, scenario.gateway.owner),
+        "service_queue": (pool.queue, pool.owner),
+        "scheduler_queue": (pool.batching.scheduler, pool.owner),
+    }
+    queue, above = queues[layer]
+    if not (queue.owner or above):
+        yield f"{layer} has no owner"
+    if queue.wait_limit_s is None:
+        yield f"{layer} has no wait limit"

@@ -1,0 +1,304 @@
+"""The rules that are promises: each class's latencies, shares and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from capplan.results import RunResult
+from capplan.results.cost import class_cost_usd
+from capplan.results.requests import outcome_is, streamed
+from capplan.scenario import Promises, RequestClass, origin
+from capplan.slo.verdict import Outcome, Reason
+from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
+
+Floats = npt.NDArray[np.float64]
+
+LATENCIES = ("e2e_s", "ttft_s", "tpot_s")
+NEXT_LATENCY = "find the layer with the longest wait (segments), then add replicas or shed load"
+NEXT_SHARE = {
+    "deadline_s": "raise capacity or refuse earlier: late answers cost as much as timely ones",
+    "availability_fraction": "see which layer ends the requests (books) and why",
+    "error_rate_fraction": "see which limit rejects or which fault fails them (books)",
+    "timeout_rate_fraction": "see in which queue they time out; shorten it so that it refuses",
+    "goodput_fraction": "see which promise breaks first, by class and length bucket",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The requests of one class over all runs that are judged together."""
+
+    request_class: RequestClass
+    runs: Sequence[RunResult]
+    tables: Sequence[pd.DataFrame]
+    """Per run, the requests of every class (a pool's cost is shared among them)."""
+    requests: pd.DataFrame
+    """The requests of this class, all runs together."""
+
+    @property
+    def promises(self) -> Promises:
+        """Return what the class was promised."""
+        return self.request_class.promises
+
+    def reason(
+        self, rule: str, outcome: Outcome, *, value: float | None, evidence: str, next_action: str
+    ) -> Reason:
+        """Return a reason about one promise of the class; a deadline is judged as a share."""
+        limit = self.promises.quantile if rule == "deadline_s" else getattr(self.promises, rule)
+        return Reason(
+            rule=rule,
+            outcome=outcome,
+            value=value,
+            limit=limit,
+            evidence=evidence,
+            next_action="" if outcome == "pass" else next_action,
+            request_class=self.request_class.name,
+            origin=origin(self.promises, rule),
+        )
+
+
+def promise_reasons(judged: Judged) -> Iterator[Reason]:
+    """Yield one reason for each promise of a class; one if there is no promise or no request."""
+    if judged.requests.empty:
+        yield _nothing(judged, "no_requests", "no request of the class ran")
+        return
+    rules: dict[str, Callable[[Judged], Iterator[Reason]]] = {
+        "deadline_s": _deadline,
+        **{name: partial(_latency, rule=name) for name in LATENCIES},
+        "availability_fraction": _availability,
+        "error_rate_fraction": _error_rate,
+        "timeout_rate_fraction": _timeout_rate,
+        "goodput_fraction": _goodput,
+        "cost_usd_per_success": _cost,
+    }
+    stated = [name for name in rules if getattr(judged.promises, name) is not None]
+    if not stated:
+        yield _nothing(judged, "no_promise", "nothing was promised, so nothing can hold or break")
+    for name in stated:
+        yield from rules[name](judged)
+
+
+def _nothing(judged: Judged, rule: str, evidence: str) -> Reason:
+    return Reason(
+        rule=rule,
+        outcome="unknown",
+        value=None,
+        limit=None,
+        evidence=evidence,
+        next_action="send some and state what they are promised, or leave the class out",
+        request_class=judged.request_class.name,
+    )
+
+
+def _latency(judged: Judged, rule: str) -> Iterator[Reason]:
+    """Judge a latency at the promised quantile, failures as +inf."""
+    requests = judged.requests
+    succeeded = outcome_is(requests, "succeeded")
+    applies = np.ones(len(requests), dtype=np.bool_)
+    if rule in ("ttft_s", "tpot_s"):
+        applies = streamed(requests)
+    if rule == "tpot_s":
+        tokens = requests["output_tokens"].to_numpy(np.float64, na_value=np.nan)
+        applies = applies & ~(succeeded & (tokens <= 1))
+    value = requests[rule].to_numpy(np.float64)
+    censored = np.where(succeeded, value, np.inf)[applies]
+    if not applies.any():
+        yield _unmeasured(judged, rule, "no answer is streamed")
+        return
+    if thin := _thin(judged, rule, censored.size):
+        yield thin
+        return
+    if np.isnan(censored).any():
+        yield _unmeasured(judged, rule, "successes without a measured value")
+        return
+    yield from _latency_reasons(judged, rule, censored, value[applies & succeeded])
+
+
+def _latency_reasons(
+    judged: Judged, rule: str, censored: Floats, served: Floats
+) -> Iterator[Reason]:
+    probability = judged.promises.quantile
+    limit: float = getattr(judged.promises, rule)
+    found = quantile_interval(censored, probability)
+    name = f"{rule.removesuffix('_s')} p{100 * probability:g}"
+    if origin(judged.promises, "quantile") == "default":
+        name += " (the quantile is a default)"
+    text = f"{name} {_interval(found)} s, promised {limit:g} s, of {found.n} with failures as +inf"
+    outcome = _upper(found, limit)
+    yield judged.reason(
+        rule, outcome, value=found.value, evidence=text, next_action=_next(outcome, NEXT_LATENCY)
+    )
+    if outcome == "pass" or not served.size:
+        return
+    alone = quantile_interval(served, probability)
+    if found.value > limit >= alone.value:
+        yield Reason(
+            rule="success_only",
+            outcome="fail",
+            value=alone.value,
+            limit=limit,
+            evidence=f"{name} of successes alone, {_interval(alone)} s, would hide "
+            f"{found.n - alone.n} requests that did not succeed",
+            next_action="quote success-only latency only beside the success share",
+            request_class=judged.request_class.name,
+            origin=origin(judged.promises, rule),
+        )
+
+
+def _deadline(judged: Judged) -> Iterator[Reason]:
+    """Judge the share of requests answered within their own deadline against the quantile."""
+    requests, rule = judged.requests, "deadline_s"
+    own = requests["deadline_s"].to_numpy(np.float64, na_value=np.nan)
+    limit = np.where(np.isnan(own), judged.promises.deadline_s or np.nan, own)
+    late = requests["e2e_censored_s"].to_numpy(np.float64) - limit
+    within = late <= 1e-9  # noqa: PLR2004  (rounding)
+    if np.isnan(late).any():
+        yield _unmeasured(judged, rule, "successes without a measured end")
+        return
+    yield from _share(
+        judged,
+        rule,
+        int(within.sum()),
+        least=judged.promises.quantile,
+        text="within their deadline",
+    )
+
+
+def _availability(judged: Judged) -> Iterator[Reason]:
+    degraded = (judged.requests["degraded"].astype("object") == True).to_numpy()  # noqa: E712
+    count = int((outcome_is(judged.requests, "succeeded") & ~degraded).sum())
+    least = judged.promises.availability_fraction
+    yield from _share(judged, "availability_fraction", count, least=least, text="succeed")
+
+
+def _error_rate(judged: Judged) -> Iterator[Reason]:
+    count = sum(int(outcome_is(judged.requests, one).sum()) for one in ("rejected", "failed"))
+    most = judged.promises.error_rate_fraction
+    yield from _share(judged, "error_rate_fraction", count, most=most, text="rejected or failed")
+
+
+def _timeout_rate(judged: Judged) -> Iterator[Reason]:
+    count = int(outcome_is(judged.requests, "timed_out").sum())
+    most = judged.promises.timeout_rate_fraction
+    yield from _share(judged, "timeout_rate_fraction", count, most=most, text="timed out")
+
+
+def _goodput(judged: Judged) -> Iterator[Reason]:
+    good = judged.requests["good"].to_numpy(np.float64)
+    if np.isnan(good).any():
+        yield _unmeasured(judged, "goodput_fraction", "successes with a promise that can't be told")
+        return
+    least = judged.promises.goodput_fraction
+    yield from _share(judged, "goodput_fraction", int(good.sum()), least=least, text="are good")
+
+
+def _cost(judged: Judged) -> Iterator[Reason]:
+    rule, name = "cost_usd_per_success", judged.request_class.name
+    pairs = zip(judged.runs, judged.tables, strict=True)
+    total = sum(class_cost_usd(run, table, name) for run, table in pairs)
+    if thin := _thin(judged, rule, len(judged.requests)):
+        yield thin
+        return
+    if math.isnan(total):
+        pool = judged.runs[0].scenario.pool_of(name)
+        yield judged.reason(
+            rule,
+            "unknown",
+            value=None,
+            evidence=f"the price of pool {pool.name} is not known",
+            next_action=f"set pools.{pool.name}.price_usd_per_accelerator_hour",
+        )
+        return
+    successes = int(outcome_is(judged.requests, "succeeded").sum())
+    value = total / successes if successes else math.inf
+    limit = judged.promises.cost_usd_per_success or math.nan
+    text = f"{value:.3g} USD per success of {successes}, promised {limit:g}"
+    outcome: Outcome = "pass" if value <= limit else "fail"
+    action = "raise the load per replica, or use fewer or cheaper accelerators"
+    yield judged.reason(rule, outcome, value=value, evidence=text, next_action=action)
+
+
+def _share(
+    judged: Judged,
+    rule: str,
+    count: int,
+    *,
+    text: str,
+    least: float | None = None,
+    most: float | None = None,
+) -> Iterator[Reason]:
+    """Judge a share of the class's requests against its least or greatest value."""
+    n = len(judged.requests)
+    if thin := _thin(judged, rule, n):
+        yield thin
+        return
+    found = share_interval(count, n)
+    if least is not None:
+        outcome, bound = _lower(found, least), f"at least {_plain(least)}"
+    else:
+        outcome, bound = _upper(found, most or 0.0), f"at most {_plain(most or 0.0)}"
+    evidence = f"{count} of {n} {text}, {_percent(found)}, promised {bound}"
+    action = _next(outcome, NEXT_SHARE[rule])
+    yield judged.reason(rule, outcome, value=found.value, evidence=evidence, next_action=action)
+
+
+def _thin(judged: Judged, rule: str, n: int) -> Reason | None:
+    needed = judged.promises.samples_needed()
+    if n >= needed:
+        return None
+    return judged.reason(
+        rule,
+        "unknown",
+        value=None,
+        evidence=f"insufficient evidence: {n} samples, needs {needed - n} more",
+        next_action="run longer, or over more replications",
+    )
+
+
+def _unmeasured(judged: Judged, rule: str, why: str) -> Reason:
+    return judged.reason(
+        rule,
+        "unknown",
+        value=None,
+        evidence=f"not measured: {why}",
+        next_action="measure it, or drop the promise",
+    )
+
+
+def _upper(found: Estimate, limit: float) -> Outcome:
+    """Return the outcome of a value that must not exceed a limit."""
+    if found.value > limit:
+        return "fail"
+    return "pass" if found.high <= limit else "retest"
+
+
+def _lower(found: Estimate, limit: float) -> Outcome:
+    """Return the outcome of a value that must not fall below a limit."""
+    if found.value < limit:
+        return "fail"
+    return "pass" if found.low >= limit else "retest"
+
+
+def _next(outcome: Outcome, action: str) -> str:
+    return "the interval still holds the limit: run longer" if outcome == "retest" else action
+
+
+def _interval(found: Estimate) -> str:
+    return str(found) if math.isfinite(found.value) else round_to(found.value, math.nan)
+
+
+def _plain(share: float) -> str:
+    return f"{100 * share:.6g} %"
+
+
+def _percent(found: Estimate) -> str:
+    half = 100 * found.half_width
+    low, high = (round_to(100 * end, half) for end in (found.low, found.high))
+    return f"{round_to(100 * found.value, half)} % [{low}, {high}]"

@@ -1,0 +1,155 @@
+"""The verdict on a run: its outcome, the reasons for it, and what it speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from capplan.results import to_json
+from capplan.scenario import Origin
+
+Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
+PRECEDENCE: tuple[Outcome, ...] = ("blocked", "fail", "unknown", "retest", "pass")
+"""The overall outcome is the first of these that any reason has. Blocked comes first, because a
+run with unclear responsibility proves nothing either way; unknown (this run can't tell) comes
+before retest (more of the same would tell)."""
+
+LOAD_TOLERANCE = 0.01
+"""How far beyond the range it ran at a verdict still answers: the range is itself an estimate."""
+
+SUMMARIES: Mapping[Outcome, str] = {
+    "pass": "every promise holds",
+    "fail": "a promise is broken",
+    "blocked": "responsibility must be fixed first",
+    "retest": "the evidence is too thin to decide",
+    "unknown": "the run cannot tell",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One rule's finding. ``value`` and ``limit`` are None where there is no number."""
+
+    rule: str
+    outcome: Outcome
+    value: float | str | None
+    limit: float | str | None
+    evidence: str
+    next_action: str = ""
+    request_class: str | None = None
+    origin: Origin | None = None
+    """Where the limit comes from; ``default`` = this project's, not a promise of yours."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the reason as plain JSON values."""
+        return {name: to_json(getattr(self, name)) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a verdict speaks of. Asked about anything else, it is unknown."""
+
+    model: tuple[str, ...]
+    accelerator: tuple[str, ...]
+    versions: Mapping[str, str]
+    input_distribution: Mapping[str, Mapping[str, Any]]
+    """By class: number of requests, quantiles of prompt and output tokens."""
+    load_range_rps: tuple[float, float]
+    """Least and greatest offered load, over a minute or a tenth of the run."""
+    window_s: tuple[float, float]
+    backend: str = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome, by :data:`PRECEDENCE` over the reasons, and the scope it holds in."""
+
+    reasons: tuple[Reason, ...]
+    scope: Scope
+    outcome: Outcome = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outcome", worst(r.outcome for r in self.reasons))
+
+    @property
+    def decisive(self) -> tuple[Reason, ...]:
+        """Return the reasons whose outcome is the verdict's."""
+        return tuple(r for r in self.reasons if r.outcome == self.outcome)
+
+    @property
+    def defaults(self) -> tuple[Reason, ...]:
+        """Return the reasons whose limit is a default, not a promise."""
+        return tuple(r for r in self.reasons if r.origin == "default")
+
+    def asked(
+        self,
+        *,
+        load_rps: float | None = None,
+        model: str | None = None,
+        accelerator: str | None = None,
+        request_class: str | None = None,
+        prompt_tokens: float | None = None,
+    ) -> Verdict:
+        """Return the verdict for a question: itself within its scope, else one that is unknown."""
+        scope = self.scope
+        low, high = scope.load_range_rps
+        known = scope.input_distribution
+        lengths = [d["prompt_tokens"] for n, d in known.items() if request_class in (None, n)]
+        outside = {
+            "load_rps": load_rps is not None
+            and not low * (1 - LOAD_TOLERANCE) <= load_rps <= high * (1 + LOAD_TOLERANCE),
+            "model": model is not None and model not in scope.model,
+            "accelerator": accelerator is not None and accelerator not in scope.accelerator,
+            "request_class": request_class is not None and request_class not in known,
+            "prompt_tokens": prompt_tokens is not None
+            and not any(one["min"] <= prompt_tokens <= one["max"] for one in lengths),
+        }
+        fields = [name for name, is_outside in outside.items() if is_outside]
+        return self.outside(fields) if fields else self
+
+    def outside(self, fields: Sequence[str]) -> Verdict:
+        """Return an unknown verdict, because these fields of the question are out of scope."""
+        reason = Reason(
+            rule="scope",
+            outcome="unknown",
+            value=", ".join(fields),
+            limit=None,
+            evidence=f"the run says nothing of another {', '.join(fields)}",
+            next_action="run the scenario that is asked about",
+        )
+        return replace(self, reasons=(reason,))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{"outcome", "reasons": […], "scope": {…}, "defaults": […]}``, plain values."""
+        return {
+            "outcome": self.outcome,
+            "summary": str(self),
+            "reasons": [reason.to_json() for reason in self.reasons],
+            "scope": to_json(self.scope),
+            "defaults": sorted({reason.rule for reason in self.defaults}),
+        }
+
+    def __str__(self) -> str:
+        """Return the verdict in one sentence."""
+        text = f"{self.outcome}: {SUMMARIES[self.outcome]}"
+        if self.outcome == "pass":
+            text += f" ({len(self.reasons)} rules checked)"
+        elif self.decisive:
+            first, *more = self.decisive
+            who = f"{first.request_class}: " if first.request_class else ""
+            text += f"; {who}{first.evidence}"
+            text += f" (and {len(more)} more)" if more else ""
+        if rests := sorted({r.rule for r in self.decisive if r.origin == "default"}):
+            text += f"; rests on a default, not your promise: {', '.join(rests)}"
+        return text + "."
+
+
+def worst(outcomes: Any) -> Outcome:
+    """Return the first outcome by :data:`PRECEDENCE`; nothing judged is unknown.
+
+    >>> worst(["pass", "retest", "fail"]), worst([])
+    ('fail', 'unknown')
+    """
+    found = set(outcomes)
+    return next((outcome for outcome in PRECEDENCE if outcome in found), "unknown")
