@@ -81,12 +81,12 @@ def _cause(err: Any) -> str:
 
 
 def _failed_cell(target: Path) -> str:
-    """Return how people find the first cell that did not end well: its number from 1, its id."""
+    """Return how people find the code cell that ran last: its number from 1, and its id."""
+    found = "before its first cell"
     for number, cell in enumerate(own_cells(target), start=1):
-        status = cell.metadata.get("papermill", {}).get("status")
-        if cell.cell_type == "code" and status != "completed":
-            return f"cell {number} ({cell.id})"
-    return "before its first cell"
+        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time"):
+            found = f"cell {number} ({cell.id})"
+    return found
 
 
 @contextmanager

@@ -1,0 +1,45 @@
+import pytest
+
+from capplan.evidence import artefact
+from capplan.report.conclusion import read_conclusion
+from capplan.report.figures import shown, words
+from capplan.schema import DataError
+
+
+def test_no_conclusion_is_unknown_with_a_warning(tmp_path):
+    found = read_conclusion(tmp_path)
+    assert found.outcome == "unknown"
+    assert found.warnings == ("No notebook left a conclusion.",)
+
+
+def test_figures_may_be_a_list_or_a_mapping(tmp_path):
+    artefact(tmp_path, "conclusion.json", {"figures": {"goodput": 3.5}})
+    assert read_conclusion(tmp_path).figures == ({"name": "goodput", "value": 3.5},)
+    artefact(tmp_path, "conclusion.json", {"figures": [{"name": "goodput", "value": 3.5}]})
+    assert read_conclusion(tmp_path).figures == ({"name": "goodput", "value": 3.5},)
+
+
+def test_an_outcome_that_does_not_exist_is_an_error(tmp_path):
+    artefact(tmp_path, "conclusion.json", {"verdict": {"outcome": "fine"}})
+    with pytest.raises(DataError, match=r"verdict\.outcome: one of pass, .*, got 'fine'"):
+        read_conclusion(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0, "0"),
+        (999.6, "1,000"),
+        (-0.01234, "-0.0123"),
+        ("inf", "never"),
+        (None, "unknown"),
+    ],
+)
+def test_figures_are_rounded_for_people(value, text):
+    assert shown(value) == text
+
+
+def test_nothing_is_told_with_no_words():
+    assert words(None) == ""
+    assert words(["a", 2.0]) == "a, 2.00"
