@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Protocol
 
 import pandas as pd
@@ -46,7 +45,7 @@ class RunResult:
     duration_s: float
     backend: str = "simulated"
     wall_s: float = math.nan
-    versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of what produced the run: the package, and of a live server what it tells."""
 
     def __post_init__(self) -> None:
