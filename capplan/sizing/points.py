@@ -1,0 +1,235 @@
+"""Evaluate numbers of replicas: the same crowd against each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.results import outcome_counts, per_request
+from capplan.results.cost import served_by
+from capplan.scenario import Crash, Pool, Scenario
+from capplan.scenario.files import with_values
+from capplan.simulation import simulate_many
+from capplan.slo import Reason, Verdict, judge, worst
+from capplan.statistics import quantile
+
+if TYPE_CHECKING:
+    from capplan.traffic.trace import Trace
+
+NOT_CAPACITY = ("cost_usd_per_success", "equal_lengths", "no_promise", "no_requests", "scope")
+"""Rules that more replicas cannot mend."""
+PEAK_S = 60.0
+LEAST = 20
+"""Requests below which a run says nothing of its load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Replicas that are lost: from the start, or ``at_s`` into the run (back after ``down_s``)."""
+
+    count: int
+    kind: str = "replica"
+    at_s: float | None = None
+    down_s: float | None = None
+
+    def __str__(self) -> str:
+        """Return the loss in words."""
+        if self.count == 0:
+            return "none lost"
+        when = "from the start" if self.at_s is None else f"at {self.at_s:g} s"
+        back = "" if self.down_s is None else f", back after {self.down_s:g} s"
+        return f"{self.count} lost {when}{back}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A number of replicas that does not do, and why."""
+
+    replicas: int
+    lose: Loss
+    reason: str
+    rule: str = ""
+    outcome: str = "fail"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rejection as plain values."""
+        return {
+            "replicas": self.replicas,
+            "lose": {"kind": self.lose.kind, "count": self.lose.count},
+            "rule": self.rule,
+            "outcome": self.outcome,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Point:
+    """One number of replicas under one loss, and what the simulation says of it."""
+
+    replicas: int
+    lose: Loss
+    classes: tuple[str, ...]
+    """The classes that the pool serves; others are judged, but more replicas can't mend them."""
+    verdict: Verdict
+    figures: pd.DataFrame
+    """One row per class: offered, succeeded, good_fraction, error and timeout share, latencies."""
+    mean_rps: float
+    """Mean rate of the pool's classes, and below that of their busiest minute."""
+    peak_rps: float
+    peak_good_fraction: float
+    """Share of the requests of the busiest minute that were good; NaN unknown."""
+
+    @property
+    def holds(self) -> bool:
+        """Return whether no rule speaks against this number that more replicas could mend."""
+        return not self.against
+
+    @property
+    def against(self) -> tuple[Reason, ...]:
+        """Return the reasons against this number that more replicas could mend."""
+        return tuple(
+            r
+            for r in self.verdict.reasons
+            if r.outcome in ("blocked", "fail", "retest")
+            and r.rule not in NOT_CAPACITY
+            and (r.request_class is None or r.request_class in self.classes)
+        )
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Return the classes none of whose rules is broken."""
+        broken = {r.request_class for r in self.verdict.reasons if r.outcome in ("fail", "blocked")}
+        return tuple(name for name in self.figures["request_class"] if name not in broken)
+
+    def rejection(self) -> Rejection:
+        """Return why this number does not do; ValueError if it does."""
+        if not self.against:
+            msg = f"{self.replicas} replicas hold"
+            raise ValueError(msg)
+        first = self.against[0]
+        who = f"{first.request_class}: " if first.request_class else ""
+        return Rejection(
+            replicas=self.replicas,
+            lose=self.lose,
+            reason=f"{who}{first.evidence}",
+            rule=first.rule,
+            outcome=worst(r.outcome for r in self.against),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluator:
+    """Simulates numbers of replicas on the same drawn traces, each at most once."""
+
+    scenario: Scenario
+    pool: Pool
+    traces: Sequence[Trace]
+    seed: int
+    executor: Executor | None = None
+    points: dict[tuple[int, Loss], Point] = field(default_factory=dict)
+
+    def __call__(self, replicas: int, lose: Loss) -> Point | Rejection:
+        """Return the point, or a rejection where nothing would be left to serve."""
+        if replicas <= lose.count:
+            return Rejection(
+                replicas=replicas, lose=lose, reason="no replica would be left", rule="no_replica"
+            )
+        key = (replicas, lose)
+        if key not in self.points:
+            self.points[key] = self._shared(replicas, lose) or self._simulate(replicas, lose)
+        return self.points[key]
+
+    def _shared(self, replicas: int, lose: Loss) -> Point | None:
+        """Return the same service under another name: N with k lost from the start serves N - k."""
+        if lose.at_s is not None:
+            return None
+        for (n, other), point in self.points.items():
+            if other.at_s is None and n - other.count == replicas - lose.count:
+                return replace(point, replicas=replicas, lose=lose)
+        return None
+
+    def _simulate(self, replicas: int, lose: Loss) -> Point:
+        scenario = with_loss(self.scenario, self.pool, replicas, lose)
+        runs = simulate_many(
+            scenario,
+            replications=len(self.traces),
+            seed=self.seed,
+            traces=self.traces,
+            executor=self.executor,
+        )
+        tables = [per_request(run) for run in runs]
+        together = pd.concat(tables, ignore_index=True)
+        classes = tuple(served_by(scenario, self.pool))
+        mean, peak, good = _loads([t[t["request_class"].isin(classes)] for t in tables])
+        return Point(
+            replicas=replicas,
+            lose=lose,
+            classes=classes,
+            verdict=judge(runs),
+            figures=_figures(scenario, together),
+            mean_rps=mean,
+            peak_rps=peak,
+            peak_good_fraction=good,
+        )
+
+
+def with_loss(scenario: Scenario, pool: Pool, replicas: int, lose: Loss) -> Scenario:
+    """Return the scenario with this many replicas in a pool, and some of them lost."""
+    name = f"pools.{pool.name}.replicas"
+    if lose.at_s is None:
+        return with_values(scenario, {name: replicas - lose.count})
+    changed = with_values(scenario, {name: replicas})
+    if lose.count == 0:
+        return changed
+    crash = Crash(pool=pool.name, at_s=lose.at_s, count=lose.count, down_s=lose.down_s)
+    return changed.model_copy(update={"faults": (*changed.faults, crash)})
+
+
+def _figures(scenario: Scenario, table: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for c in scenario.classes:
+        own = table[table["request_class"] == c.name]
+        n, counts = len(own), outcome_counts(own)
+        shares = {
+            "good_fraction": own["good"].sum(skipna=False),
+            "error_rate_fraction": counts["rejected"] + counts["failed"],
+            "timeout_fraction": counts["timed_out"],
+        }
+        latencies = {
+            f"{name}_p99_s": quantile(own[f"{name}_s"], 0.99)
+            for name in ("ttft_censored", "e2e_censored")
+        }
+        row = {"request_class": c.name, "offered": n, "succeeded": counts["succeeded"]}
+        row |= {name: amount / n if n else math.nan for name, amount in shares.items()}
+        rows.append(row | latencies)
+    return pd.DataFrame(rows)
+
+
+def _loads(tables: Sequence[pd.DataFrame]) -> tuple[float, float, float]:
+    """Return mean rate, rate of the busiest minute, and the share of good requests in it."""
+    found = [_load(table) for table in tables if len(table) > LEAST]
+    if not found:
+        return math.nan, math.nan, math.nan
+    mean, peak, good = (sum(parts) / len(found) for parts in zip(*found, strict=True))
+    return mean, peak, good
+
+
+def _load(table: pd.DataFrame) -> tuple[float, float, float]:
+    """Return the same of one run; a minute is a tenth of a run shorter than ten minutes."""
+    start = table["intended_start_s"].to_numpy(np.float64)
+    good = table["good"].to_numpy(np.float64)
+    span = float(start[-1] - start[0])
+    if span <= 0:
+        return math.nan, math.nan, math.nan
+    width = min(PEAK_S, span / 10)
+    minute = ((start - start[0]) // width).astype(np.int64)
+    counts = np.bincount(minute)[: int(span // width)]
+    busiest = int(counts.argmax())
+    share = float(good[minute == busiest].mean())
+    return (start.size - 1) / span, float(counts[busiest]) / width, share

@@ -1,0 +1,264 @@
+"""Search the fewest replicas that keep the promises under each loss."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from capplan.results import to_json
+from capplan.scenario import Pool, Scenario
+from capplan.sizing.points import Evaluator, Loss, Point, Rejection
+from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
+from capplan.sizing.table import capacity_table, margin_row
+from capplan.slo import Reason, Verdict
+from capplan.traffic.draw import draw
+
+if TYPE_CHECKING:
+    from capplan.traffic.trace import Trace
+
+N_MAX = 64
+COST = "cost_usd_per_success"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sizing:
+    """The fewest replicas of a pool under each loss, with every number that was tried.
+
+    ``chosen`` holds the point of the fewest replicas for each loss, None where no number up to
+    ``n_max`` holds. ``rules`` stand beside it and are simulated too, so that it shows whether
+    they hold. Every loss was judged on the same drawn traces.
+    """
+
+    scenario: Scenario
+    pool: str
+    n_max: int
+    chosen: Mapping[Loss, Point | None]
+    rejected: tuple[Rejection, ...]
+    rules: tuple[RuleOfThumb, ...]
+    points: tuple[Point, ...]
+    capacity_table: pd.DataFrame
+    failure_margin: pd.DataFrame
+    verdict: Verdict
+
+    @property
+    def replicas(self) -> dict[int, int | None]:
+        """Return the fewest replicas by how many are lost."""
+        found = self.chosen.items()
+        return {lose.count: None if point is None else point.replicas for lose, point in found}
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per number tried, loss and class: ``replicas, lost, holds`` and figures.
+
+        Columns after these: ``rules`` (rules of thumb that give this number), ``reason`` (why it
+        does not hold, else empty), ``outcome`` of its verdict, and those of ``Point.figures``.
+        """
+        parts = []
+        for point in sorted(self.points, key=lambda p: (p.lose.count, p.replicas)):
+            count, lost = point.replicas, point.lose.count
+            front: dict[str, Any] = {
+                "replicas": count,
+                "lost": lost,
+                "holds": point.holds,
+                "rules": ", ".join(
+                    r.name for r in self.rules if (r.replicas, r.lose) == (count, lost)
+                ),
+                "reason": "" if point.holds else point.rejection().reason,
+                "outcome": point.verdict.outcome,
+            }
+            parts.append(point.figures.assign(**front)[[*front, *point.figures.columns]])
+        return pd.concat(parts, ignore_index=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``size --json``, without its ``run_id``."""
+        return {
+            "pool": self.pool,
+            "replicas": to_json(self.replicas),
+            "capacity_table": to_json(self.capacity_table.to_dict("records")),
+            "failure_margin": to_json(self.failure_margin.to_dict("records")),
+            "rules_of_thumb": [rule.to_json() for rule in self.rules],
+            "rejected": [rejection.to_json() for rejection in self.rejected],
+            "verdict": self.verdict.to_json(),
+        }
+
+
+def size(
+    scenario: Scenario,
+    *,
+    lose: int | Sequence[int] = (0, 1),
+    at_s: float | None = None,
+    down_s: float | None = None,
+    pool: str | None = None,
+    seed: int = 0,
+    replications: int = 1,
+    traces: Sequence[Trace] | None = None,
+    n_max: int = N_MAX,
+    jobs: int = 1,
+) -> Sizing:
+    """Return the fewest replicas that keep every promise with some of them lost.
+
+    Each number is simulated on the same drawn traces (common random numbers), so that two numbers
+    differ only in their replicas. The search doubles until a number holds, then halves; it takes
+    for granted that more replicas are never worse, and always simulates the number below the
+    one it returns. A promise about cost does not steer it, as more replicas only make it worse.
+
+    Parameters
+    ----------
+    scenario
+        The service; its traffic is drawn as it stands, whatever the number of replicas.
+    lose
+        How many replicas are lost; one number or several.
+    at_s, down_s
+        When they crash and for how long; ``at_s`` None = they are missing from the start.
+    pool
+        The pool that is sized; None = the primary one.
+    seed, replications
+        Name the drawn traces.
+    traces
+        One drawn trace per replication; None draws them.
+    n_max
+        Most replicas tried.
+    jobs
+        Processes that the replications run in; the result does not depend on it.
+
+    Raises
+    ------
+    ValueError
+        For counts that make no sense.
+    """
+    losses = _losses(lose, at_s=at_s, down_s=down_s)
+    drawn = list(traces or [draw(scenario, seed=seed, replication=i) for i in range(replications)])
+    _check(n_max=n_max, replications=len(drawn), jobs=jobs)
+    target = scenario.pool(pool)
+    workers = min(jobs, len(drawn))
+    spawn = multiprocessing.get_context("spawn")
+    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, spawn) as executor:
+        evaluate = Evaluator(
+            scenario=scenario, pool=target, traces=drawn, seed=seed, executor=executor
+        )
+        chosen = {one: _search(evaluate, one, target.replicas, n_max) for one in losses}
+        rules = tuple(_tried(evaluate, losses, n_max, target, drawn[0]))
+        costs = [evaluate(p.replicas, Loss(count=0)) for p in chosen.values() if p is not None]
+    return _sizing(evaluate, n_max=n_max, chosen=chosen, rules=rules, costs=costs)
+
+
+def _tried(
+    evaluate: Evaluator, losses: Sequence[Loss], n_max: int, pool: Pool, trace: Trace
+) -> Iterator[RuleOfThumb]:
+    """Yield the rules of thumb, each with what the simulation says of its number."""
+    by_count = {lose.count: lose for lose in losses}
+    for rule in rules_of_thumb(evaluate.scenario, pool, trace, lose=list(by_count)):
+        if rule.replicas is None or rule.replicas > n_max:
+            yield rule
+            continue
+        found = evaluate(rule.replicas, by_count[rule.lose])
+        yield replace(rule, holds=isinstance(found, Point) and found.holds)
+
+
+def _losses(
+    lose: int | Sequence[int], *, at_s: float | None, down_s: float | None
+) -> tuple[Loss, ...]:
+    counts = sorted({lose} if isinstance(lose, int) else set(lose))
+    if not counts or counts[0] < 0:
+        msg = f"lose must name counts of at least 0, got {lose}"
+        raise ValueError(msg)
+    return tuple(Loss(count=n, at_s=at_s, down_s=down_s) if n else Loss(count=0) for n in counts)
+
+
+def _check(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            msg = f"{name} must be at least 1, got {value}"
+            raise ValueError(msg)
+
+
+def _search(evaluate: Evaluator, lose: Loss, start: int, n_max: int) -> Point | None:
+    """Return the point of the fewest replicas that hold, None if none does."""
+    least = lose.count + 1
+    if least > n_max:
+        return None
+    low, high = least - 1, min(max(start, least), n_max)
+    found = evaluate(high, lose)
+    while not (isinstance(found, Point) and found.holds):
+        if high == n_max:
+            return None
+        low, high = high, min(2 * high, n_max)
+        found = evaluate(high, lose)
+    while high - low > 1:
+        middle = (low + high) // 2
+        point = evaluate(middle, lose)
+        if isinstance(point, Point) and point.holds:
+            high, found = middle, point
+        else:
+            low = middle
+    return found
+
+
+def _sizing(
+    evaluate: Evaluator,
+    *,
+    n_max: int,
+    chosen: Mapping[Loss, Point | None],
+    rules: tuple[RuleOfThumb, ...],
+    costs: Sequence[Point | Rejection],
+) -> Sizing:
+    scenario, pool, losses = evaluate.scenario, evaluate.pool, list(chosen)
+    points = tuple(evaluate.points.values())
+    rejected = [p.rejection() for p in points if not p.holds and p.lose in chosen]
+    rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
+    lossy = next((chosen[one] for one in reversed(losses) if one.count), None)
+    normal = chosen[losses[0]] if losses[0].count == 0 else None
+    margin = [margin_row(scenario, pool, one, point) for one, point in chosen.items()]
+    reasons = [_margin_reason(pool, n_max, lose, point) for lose, point in chosen.items()]
+    reasons += _left_open([p for p in chosen.values() if p is not None], costs)
+    return Sizing(
+        scenario=scenario,
+        pool=pool.name,
+        n_max=n_max,
+        chosen=chosen,
+        rejected=tuple(sorted(rejected, key=lambda r: (r.lose.count, r.replicas))),
+        rules=rules,
+        points=points,
+        capacity_table=capacity_table(scenario, pool, normal, lossy),
+        failure_margin=pd.DataFrame(margin),
+        verdict=Verdict(reasons=tuple(reasons), scope=points[-1].verdict.scope),
+    )
+
+
+def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> Reason:
+    if point is None:
+        return Reason(
+            rule="failure_margin",
+            outcome="fail",
+            value=None,
+            limit=n_max,
+            evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}",
+            next_action="see the rejections: a limit in front of the pool may be what breaks them",
+        )
+    return Reason(
+        rule="failure_margin",
+        outcome="pass",
+        value=point.replicas,
+        limit=n_max,
+        evidence=f"{point.replicas} {pool.name} replicas keep the promises, {lose} "
+        f"(the scenario has {pool.replicas})",
+    )
+
+
+def _left_open(points: Sequence[Point], costs: Sequence[Point | Rejection]) -> list[Reason]:
+    """Return what the chosen points' verdicts say beside pass, each rule and class once.
+
+    What a success costs is judged with every replica there: the lost ones are paid for too.
+    """
+    found: dict[tuple[str, str | None], Reason] = {}
+    paid = [point for point in costs if isinstance(point, Point)]
+    for point, about_cost in [(p, False) for p in points] + [(p, True) for p in paid]:
+        for reason in point.verdict.reasons:
+            if reason.outcome != "pass" and (reason.rule == COST) == about_cost:
+                found.setdefault((reason.rule, reason.request_class), reason)
+    return list(found.values())

@@ -1,0 +1,143 @@
+"""The capacity table: operating limits, each with its protective action and its evidence."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from capplan.catalog import accelerator
+from capplan.results import pool_cost_usd_per_hour
+from capplan.results.cost import served_by
+from capplan.scenario import Pool, Promises, Queue, Scenario
+from capplan.sizing.points import Loss, Point
+
+ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
+COLUMNS = (
+    "row",
+    "class_group",
+    "load_rps",
+    "replicas",
+    "accelerators",
+    "memory_bytes",
+    "promises",
+    "protective_action",
+    "evidence",
+)
+PROMISED = tuple(n for n in Promises.model_fields if n not in ("origins", "min_samples"))
+
+
+def capacity_table(
+    scenario: Scenario, pool: Pool, normal: Point | None, lossy: Point | None
+) -> pd.DataFrame:
+    """Return the capacity table (columns ``COLUMNS``), one row for each of ``ROWS``.
+
+    ``normal`` is the chosen point with nothing lost, ``lossy`` the one with the most lost. A limit
+    that the runs did not measure has NaN as its load, and its evidence says so.
+    """
+    group = ", ".join(served_by(scenario, pool))
+    stated = {
+        c.name: {n: getattr(c.promises, n) for n in PROMISED if getattr(c.promises, n) is not None}
+        for c in map(scenario.request_class, served_by(scenario, pool))
+    }
+    entries = (
+        (ROWS[0], normal, *_stable(normal)),
+        (ROWS[1], normal, *_peak(normal, scenario)),
+        (ROWS[2], normal, math.nan, "not measured: needs bursts beyond the acceptable peak"),
+        (ROWS[3], lossy, *_degraded(lossy)),
+    )
+    rows = [
+        {
+            "row": row,
+            "class_group": group,
+            "load_rps": load,
+            **_size(pool, point),
+            "promises": stated,
+            "protective_action": protective_action(scenario, pool),
+            "evidence": evidence,
+        }
+        for row, point, load, evidence in entries
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _stable(point: Point | None) -> tuple[float, str]:
+    if point is None:
+        return math.nan, "no number of replicas was found that holds"
+    return point.mean_rps, f"simulated: every promise kept at this mean rate, {_samples(point)}"
+
+
+def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
+    """Return the busiest minute's rate, if its own requests kept the promises."""
+    if point is None:
+        return math.nan, "no number of replicas was found that holds"
+    promises = [scenario.request_class(name).promises for name in point.classes]
+    least = min(p.goodput_fraction or p.quantile for p in promises)
+    share = point.peak_good_fraction
+    if not share >= least:
+        told = "unknown" if math.isnan(share) else f"{share:.2%}"
+        return math.nan, f"not shown: {told} of the busiest minute's requests are good"
+    text = f"simulated: {share:.2%} of the busiest minute's requests are good, {_samples(point)}"
+    return point.peak_rps, text
+
+
+def _degraded(point: Point | None) -> tuple[float, str]:
+    if point is None:
+        return math.nan, "not measured: no loss was asked for, or no number holds under it"
+    return point.mean_rps, f"simulated: every promise kept with {point.lose}, {_samples(point)}"
+
+
+def _samples(point: Point) -> str:
+    return f"{int(point.figures['offered'].sum())} requests"
+
+
+def _size(pool: Pool, point: Point | None) -> dict[str, float | None]:
+    if point is None:
+        return {"replicas": None, "accelerators": None, "memory_bytes": math.nan}
+    count = point.replicas * pool.tensor_parallel
+    memory = math.nan if pool.accelerator is None else accelerator(pool.accelerator).memory_bytes
+    return {"replicas": point.replicas, "accelerators": count, "memory_bytes": count * memory}
+
+
+def protective_action(scenario: Scenario, pool: Pool) -> str:
+    """Return what protects a pool, in words: each limit and what happens at it."""
+    gateway = scenario.gateway
+    parts = []
+    if limit := gateway.rate_limit:
+        parts.append(f"gateway: 429 beyond {limit.rate_rps:g}/s (burst {limit.burst})")
+    if gateway.concurrency is not None:
+        parts.append(f"gateway: {gateway.concurrency} open at once, then {_queue(gateway.queue)}")
+    parts.append(f"{pool.name} service queue: {_queue(pool.queue)}")
+    parts.append(f"{pool.name} scheduler queue: {_queue(pool.batching.scheduler)}")
+    return "; ".join(parts)
+
+
+def _queue(queue: Queue) -> str:
+    limits = []
+    if queue.length is not None:
+        limits.append(f"{queue.status} beyond {queue.length} waiting")
+    if queue.wait_limit_s is not None:
+        limits.append(f"timeout after {queue.wait_limit_s:g} s")
+    return " and ".join(limits) or "no limit"
+
+
+def margin_row(scenario: Scenario, pool: Pool, lose: Loss, point: Point | None) -> dict[str, Any]:
+    """Return one row of the failure margin: what a loss takes to survive, and whom it costs."""
+    names = served_by(scenario, pool)
+    hour = sum(
+        pool_cost_usd_per_hour(
+            other
+            if other.name != pool.name
+            else pool.model_copy(update={"replicas": point.replicas if point else 1})
+        )
+        for other in scenario.pools
+    )
+    return {
+        "lose": {"kind": lose.kind, "count": lose.count},
+        "replicas": point.replicas if point else None,
+        "protected": [n for n in names if point and n in point.kept],
+        "shed": [n for n in names if not point or n not in point.kept],
+        "recovery_s": 0.0 if lose.count == 0 else math.nan,
+        "cost_usd_per_hour": hour if point else math.nan,
+    }
