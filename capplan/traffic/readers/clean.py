@@ -69,8 +69,7 @@ class Cleaner:
         drop("unparseable", times.kind == t.BROKEN)
         drop("missing_tokens", (prompt.state == v.MISSING) | (output.state == v.MISSING))
         drop("unparseable", (prompt.state == v.BAD) | (output.state == v.BAD))
-        early = (times.kind == t.NUMBER) & (times.values < 0)
-        drop("negative", early | (prompt.values < 0) | (output.values < 0))
+        drop("negative", times.negative() | (prompt.values < 0) | (output.values < 0))
         if self.layout.zero_reason is not None:
             zero = (prompt.values == 0) | (output.values == 0)
             if "size" in batch.columns:
@@ -166,11 +165,7 @@ class Cleaner:
         raise DataError("at least one usable request", where=self.path, value=value)
 
     def _arrivals(self) -> t.Arrivals:
-        parts = [times for times in self._times if len(times.kind)]
-        times = t.Times(
-            kind=np.concatenate([part.kind for part in parts]),
-            values=np.concatenate([part.values for part in parts]),
-        )
+        times = t.joined([part for part in self._times if len(part.kind)])
         self._times.clear()
         unit = self.layout.units.get("arrival_s")
         exact = self.layout.exact_times

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from capplan.schema import DataError
-from capplan.traffic.readers.raw import RawBatch
+from capplan.traffic.readers.raw import RawBatch, text_array
+from capplan.traffic.readers.values import is_text, plain
 
 BATCH_ROWS = 1 << 18
 
@@ -23,8 +24,23 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except DataError:
         raise
-    except (pa.ArrowException, OSError) as err:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
         raise DataError("a readable Parquet file", where=path, value=str(err)) from err
+
+
+def _readable(array: Any) -> Any:
+    """Return the array; bytes in its texts that are not UTF-8 are replaced."""
+    import pyarrow as pa
+
+    array = plain(array)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        if not is_text(array.type):
+            raise
+        raw = array.cast(pa.binary()).to_pylist()
+        return text_array(None if b is None else b.decode("utf-8", "replace") for b in raw)
+    return array
 
 
 def column_names(path: Path) -> list[str]:
@@ -38,5 +54,5 @@ def batches(path: Path, columns: Mapping[str, str]) -> Iterator[RawBatch]:
     with _opened(path) as file:
         needed = list(dict.fromkeys(columns.values()))
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=needed):
-            arrays = {ours: batch.column(theirs) for ours, theirs in columns.items()}
+            arrays = {ours: _readable(batch.column(theirs)) for ours, theirs in columns.items()}
             yield RawBatch(columns=arrays, rows=batch.num_rows)

@@ -88,6 +88,10 @@ def _fast(block: bytes, columns: Mapping[str, str], sample: Mapping[str, Any]) -
         return None
     if table.num_rows != files.line_count(block) or not set(columns.values()) <= found:
         return None
+    try:
+        table.validate(full=True)  # Arrow's JSON reader lets bytes pass that are not UTF-8
+    except pa.ArrowInvalid:
+        return None
     arrays = {ours: table.column(theirs).combine_chunks() for ours, theirs in columns.items()}
     return RawBatch(columns=arrays, rows=table.num_rows)
 

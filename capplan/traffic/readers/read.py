@@ -146,8 +146,9 @@ def _of_lines(name: str, asked: _Request, record: dict[str, Any]) -> Found:
         )
         return layout, _lines(asked.path, layout, record)
     layout = MOONCAKE if name == "mooncake" else bailian.LAYOUT
-    needed = [layout.columns[c] for c in ("arrival_s", "prompt_tokens", "output_tokens")]
-    _need(set(needed) <= set(columns), name, asked)
+    needed = {layout.columns[c] for c in ("arrival_s", "prompt_tokens", "output_tokens")}
+    needed |= {"chat_id"} if name == "bailian" else set()
+    _need(needed <= set(columns), name, asked)
     present = {ours: theirs for ours, theirs in layout.columns.items() if theirs in columns}
     layout = replace(layout, columns=present)
     reader = jsonlines if name == "mooncake" else bailian

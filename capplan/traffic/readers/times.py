@@ -32,14 +32,47 @@ _ZONE = r"(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)$"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Times:
-    """Per row a ``kind`` and a value: a number as found, or nanoseconds since 1970 (UTC)."""
+    """Per row a ``kind`` and, by kind, a number as found or nanoseconds since 1970 (UTC).
+
+    An array that no row needs is None.
+    """
 
     kind: npt.NDArray[np.uint8]
-    values: npt.NDArray[Any]
+    numbers: npt.NDArray[Any] | None = None
+    wall_ns: npt.NDArray[np.int64] | None = None
+
+    def negative(self) -> npt.NDArray[np.bool_]:
+        """Return which rows hold a number below zero."""
+        if self.numbers is None:
+            return np.zeros(len(self.kind), np.bool_)
+        mask: npt.NDArray[np.bool_] = (self.kind == NUMBER) & (self.numbers < 0)
+        return mask
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> Times:
         """Return the rows where the mask is true."""
-        return Times(kind=self.kind[mask], values=self.values[mask])
+        numbers = None if self.numbers is None else self.numbers[mask]
+        wall_ns = None if self.wall_ns is None else self.wall_ns[mask]
+        return Times(kind=self.kind[mask], numbers=numbers, wall_ns=wall_ns)
+
+
+def joined(parts: list[Times]) -> Times:
+    """Return the rows of all parts in order."""
+    return Times(
+        kind=np.concatenate([part.kind for part in parts]),
+        numbers=_concatenated([part.numbers for part in parts], parts),
+        wall_ns=_concatenated([part.wall_ns for part in parts], parts),
+    )
+
+
+def _concatenated(arrays: list[npt.NDArray[Any] | None], parts: list[Times]) -> Any:
+    if all(array is None for array in arrays):
+        return None
+    return np.concatenate(
+        [
+            np.zeros(len(part.kind), np.int64) if array is None else array
+            for array, part in zip(arrays, parts, strict=True)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,7 +103,7 @@ def read_times(array: Any) -> Times:
 
 def _number_times(parsed: v.Parsed) -> Times:
     kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
-    return Times(kind=kind, values=parsed.values)
+    return Times(kind=kind, numbers=parsed.values)
 
 
 def _timestamps(array: Any) -> Times:
@@ -82,7 +115,7 @@ def _timestamps(array: Any) -> Times:
     fits = np.abs(ticks) <= np.iinfo(np.int64).max // scale
     zone = NAIVE if array.type.tz is None else AWARE
     kind = np.where(absent, GONE, np.where(fits, zone, BROKEN)).astype(np.uint8)
-    return Times(kind=kind, values=np.where(fits, ticks, 0) * scale)
+    return Times(kind=kind, wall_ns=np.where(fits, ticks, 0) * scale)
 
 
 def _text_times(array: Any) -> Times:
@@ -95,7 +128,7 @@ def _text_times(array: Any) -> Times:
                 ticks = array.cast(target).cast(pa.int64()).to_numpy()
             except pa.ArrowInvalid:
                 continue
-            return Times(kind=np.full(len(ticks), zone, np.uint8), values=ticks)
+            return Times(kind=np.full(len(ticks), zone, np.uint8), wall_ns=ticks)
     parsed = v.numbers(array)
     if not (parsed.state == v.BAD).any():
         return _number_times(parsed)
@@ -106,11 +139,8 @@ def _text_times(array: Any) -> Times:
     aware, aware_ns = _iso(text, _ISO + _ZONE, pa.timestamp("ns", "UTC"))
     kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
     kind[naive], kind[aware] = NAIVE, AWARE
-    if (kind == NUMBER).any() and parsed.values.dtype.kind == "f":
-        # numbers and wall times in one column end in an error; floats would cut nanoseconds
-        parsed = v.Parsed(values=parsed.values.astype(np.int64), state=parsed.state)
-    values = np.where(naive, naive_ns, np.where(aware, aware_ns, parsed.values))
-    return Times(kind=kind, values=values)
+    wall_ns = np.where(naive, naive_ns, aware_ns)
+    return Times(kind=kind, numbers=parsed.values, wall_ns=wall_ns)
 
 
 def _iso(text: Any, form: str, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
@@ -167,10 +197,11 @@ def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arri
     if sum(n > 0 for n in counts.values()) > 1:
         mix = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
         raise DataError("times of one kind", where=where, field="arrival_s", value=mix)
-    if counts["numbers"]:
-        return _number_arrivals(times.values, unit=unit, exact=exact, where=where)
+    if counts["numbers"] and times.numbers is not None:
+        return _number_arrivals(times.numbers, unit=unit, exact=exact, where=where)
     notes = ("Wall times without an offset are read as UTC.",) if counts["without offset"] else ()
-    return _since_first(times.values, _NS, np.ones(len(times.kind), np.bool_), notes)
+    wall_ns = np.zeros(0, np.int64) if times.wall_ns is None else times.wall_ns
+    return _since_first(wall_ns, _NS, np.ones(len(times.kind), np.bool_), notes)
 
 
 def _since_first(
