@@ -43,12 +43,12 @@ lint: $(READY)  ## style, types, layers, and notebooks free of outputs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	find notebooks -name '*.ipynb' -not -path '*/.*' -exec $(BIN)/nbstripout --verify --keep-id {} +
+	find notebooks tests -name '*.ipynb' -not -path '*/.*' -exec $(BIN)/nbstripout --verify --keep-id {} +
 
 format: $(READY)  ## mend what can be mended without a decision
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find notebooks -name '*.ipynb' -not -path '*/.*' -exec $(BIN)/nbstripout --keep-id {} +
+	find notebooks tests -name '*.ipynb' -not -path '*/.*' -exec $(BIN)/nbstripout --keep-id {} +
 
 bench: $(READY)  ## time what must be quick
 	$(BIN)/python -m pytest --benchmark-only -n 0 $(PYTEST_FLAGS)
