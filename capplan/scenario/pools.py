@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.catalog.dtypes import Dtype
 from capplan.scenario.layers import Queue, Router
 from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
 
@@ -27,13 +28,20 @@ class LinearStep(Part):
 
 
 class RooflineStep(Part):
-    """Step time from the accelerator's and the model's own numbers; see ``capplan.replica``."""
+    """Step time from the accelerator's and the model's own numbers.
+
+    Defaults and their sources: see ``capplan.replica.roofline``.
+    """
 
     kind: Literal["roofline"] = "roofline"
-    compute_efficiency: Annotated[Fraction, Field(gt=0)] = 0.6
+    compute_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
+    """Share of the peak rate that large matrix products reach."""
     memory_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
-    overhead_s: Seconds = 0.002
+    """Share of the peak bandwidth that reading weights and activations reaches."""
+    overhead_s: Seconds = 0.0006
     """Scheduler and kernel-launch time of a step that the accelerator idles, s."""
+    per_sequence_s: Seconds = 1e-5
+    """The same for each decoding sequence of a step, s."""
 
 
 StepTime = Annotated[LinearStep | RooflineStep, Field(discriminator="kind")]
@@ -105,6 +113,10 @@ class Pool(Part):
     model: str | None = None
     accelerator: str | None = None
     tensor_parallel: Count = 1
+    weight_dtype: Dtype | None = None
+    """Type of the weights; None = that of the model's config."""
+    kv_dtype: Dtype | None = None
+    """Type of the KV cache; None = that of the weights, at least 16 bits."""
     queue: Queue = Queue()
     router: Router = Router()
     batching: Batching

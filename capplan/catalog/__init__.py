@@ -1,0 +1,45 @@
+"""Accelerators, models and prices: each number from a table that names its source and date.
+
+The tables lie in ``data/catalog/``. A name may also be a path: a YAML file of own hardware or of an
+own model, or a Hugging Face ``config.json``.
+"""
+
+from __future__ import annotations
+
+from capplan.catalog.accelerators import (
+    Accelerator,
+    accelerator,
+    accelerator_from_yaml,
+    accelerator_names,
+)
+from capplan.catalog.dtypes import BYTES, Dtype
+from capplan.catalog.huggingface import model_from_config
+from capplan.catalog.models import Model
+from capplan.catalog.parameters import (
+    attention_parameters,
+    count_parameters,
+    embedding_parameters,
+    expert_parameters,
+)
+from capplan.catalog.prices import Price, price, prices
+from capplan.catalog.shelf import model, model_names
+
+__all__ = [
+    "BYTES",
+    "Accelerator",
+    "Dtype",
+    "Model",
+    "Price",
+    "accelerator",
+    "accelerator_from_yaml",
+    "accelerator_names",
+    "attention_parameters",
+    "count_parameters",
+    "embedding_parameters",
+    "expert_parameters",
+    "model",
+    "model_from_config",
+    "model_names",
+    "price",
+    "prices",
+]

@@ -1,0 +1,149 @@
+"""A model from its Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from capplan.catalog.dtypes import BYTES, Dtype
+from capplan.catalog.models import Model
+from capplan.catalog.parameters import count_parameters
+from capplan.schema import DataError
+
+KNOWN = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2",
+    "deepseek_v3", "kimi_k2", "gemma", "gemma2", "gemma3", "gemma3_text",
+)  # fmt: skip
+"""Values of ``model_type`` whose layers are those that :class:`Model` describes."""
+
+REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
+            "vocab_size")  # fmt: skip
+GEMMA3_PATTERN = 6
+
+
+def model_from_config(path: str | Path) -> Model:
+    """Return the model that a ``config.json`` describes, its parameters counted.
+
+    Raises :class:`DataError` for a file that is none, for a ``model_type`` whose layers are not
+    known (another attention than full, sliding or MLA would be computed wrongly in silence) and
+    for an unknown quantisation.
+    """
+    file = Path(path)
+    config = _read(file)
+    text = {**config, **config.get("text_config", {})}
+    kind = text.get("model_type")
+    if kind not in KNOWN:
+        raise DataError(f"one of {', '.join(KNOWN)}", where=file, field="model_type", value=kind)
+    for field in REQUIRED:
+        if not isinstance(text.get(field), int) or text[field] < 1:
+            raise DataError("a positive integer", where=file, field=field, value=text.get(field))
+    heads = text["num_attention_heads"]
+    found = Model(
+        name=str(config.get("_name_or_path") or file.parent.name or file.stem),
+        num_hidden_layers=text["num_hidden_layers"],
+        hidden_size=text["hidden_size"],
+        num_attention_heads=heads,
+        num_key_value_heads=text.get("num_key_value_heads") or heads,
+        head_dim=_head_dim(text),
+        intermediate_size=text["intermediate_size"],
+        vocab_size=text["vocab_size"],
+        tie_word_embeddings=bool(text.get("tie_word_embeddings", kind.startswith("gemma"))),
+        dtype=_dtype(text, file),
+        max_position_embeddings=text.get("max_position_embeddings") or 0,
+        attention_bias=bool(text.get("attention_bias", kind.startswith("qwen2"))),
+        **_sliding(text, kind),
+        **_experts(text),
+        **_latent(text),
+    )
+    return replace(found, parameters=count_parameters(found))
+
+
+def _head_dim(text: Mapping[str, Any]) -> int:
+    stated = text.get("head_dim") or text.get("v_head_dim")
+    return int(stated or text["hidden_size"] // text["num_attention_heads"])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise DataError("an existing config.json", where=file) from err
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as err:
+        raise DataError(f"a readable JSON file ({err})", where=file) from err
+    if not isinstance(config, dict):
+        raise DataError("a JSON object", where=file, value=type(config).__name__)
+    return config
+
+
+def _sliding(text: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """Return window and number of the layers that have it."""
+    window, layers = text.get("sliding_window"), int(text["num_hidden_layers"])
+    if not window or text.get("use_sliding_window") is False:
+        return {}
+    types = text.get("layer_types")
+    if types is not None:
+        number = sum(t == "sliding_attention" for t in types)
+    elif kind == "gemma2":
+        number = (layers + 1) // 2
+    elif kind.startswith("gemma3"):
+        number = layers - layers // int(text.get("sliding_window_pattern", GEMMA3_PATTERN))
+    else:
+        number = layers
+    return {"sliding_window": int(window), "sliding_layers": number}
+
+
+def _experts(text: Mapping[str, Any]) -> dict[str, int]:
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    number = next((int(text[name]) for name in names if text.get(name)), 0)
+    if not number:
+        return {}
+    width = int(text.get("moe_intermediate_size") or text["intermediate_size"])
+    shared = int(text.get("n_shared_experts") or 0)
+    shared = shared or int(text.get("shared_expert_intermediate_size") or 0) // width
+    return {
+        "num_experts": number,
+        "num_experts_per_tok": int(text["num_experts_per_tok"]),
+        "num_shared_experts": shared,
+        "moe_intermediate_size": width,
+        "first_dense_layers": int(
+            text.get("first_k_dense_replace") or len(text.get("mlp_only_layers") or ())
+        ),
+    }
+
+
+def _latent(text: Mapping[str, Any]) -> dict[str, int]:
+    if not text.get("kv_lora_rank"):
+        return {}
+    names = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    return {name: int(text.get(name) or 0) for name in names}
+
+
+def _dtype(text: Mapping[str, Any], file: Path) -> Dtype:
+    quantised = text.get("quantization_config")
+    if quantised:
+        return _quantised(quantised, file)
+    stated = text.get("torch_dtype") or text.get("dtype") or "bfloat16"
+    if stated not in BYTES:
+        raise DataError(f"one of {', '.join(BYTES)}", where=file, field="torch_dtype", value=stated)
+    return cast("Dtype", stated)
+
+
+def _quantised(config: Mapping[str, Any], file: Path) -> Dtype:
+    """Return the type of quantised weights: FP8, or whole numbers of 4 or 8 bits."""
+    groups = list((config.get("config_groups") or {}).values())
+    weights = (groups[0].get("weights") or {}) if groups else {}
+    method = str(config.get("quant_method") or config.get("quant_algo") or "")
+    bits = weights.get("num_bits") or config.get("bits")
+    floating = "fp8" in method.lower() or weights.get("type") == "float"
+    found = "fp8" if floating and bits in {None, 8} else {4: "int4", 8: "int8"}.get(bits or 0)
+    if found is None or (floating and found != "fp8"):
+        raise DataError(
+            "a known quantisation (FP8, or whole numbers of 4 or 8 bits)",
+            where=file,
+            field="quantization_config",
+            value=method,
+        )
+    return cast("Dtype", found)

@@ -1,0 +1,194 @@
+"""Step times against measured kernels and servers, and against arithmetic."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.catalog import model
+from capplan.replica.capacity import Mix, batch_rate_rps, replica
+from capplan.replica.latency import LinearStepTime, batch_seconds, step_time
+from capplan.replica.roofline import active_parameters
+from capplan.scenario import (
+    ContinuousBatching,
+    DynamicBatching,
+    LinearStep,
+    Pool,
+    RooflineStep,
+    ServiceLaw,
+)
+from capplan.schema import DataError
+
+LINEAR = LinearStep(
+    base_s=0.004, per_prefill_token_s=1e-5, per_sequence_s=1e-5, per_context_token_s=1e-8
+)
+
+
+def pool(name="Llama-3.1-8B", accelerator="H100", tensor_parallel=1, law=None, **batching):
+    return Pool(
+        name="llm",
+        model=name,
+        accelerator=accelerator,
+        tensor_parallel=tensor_parallel,
+        batching=ContinuousBatching(step_time=law or RooflineStep(), **batching),
+    )
+
+
+def decode(sequences, context):
+    return (0, 0, sequences, sequences * context)
+
+
+def prefill(tokens):
+    return (tokens, tokens**2 / 2, 0, 0)
+
+
+MEASURED = [
+    # Kernels of aiconfigurator-core 0.12 with vLLM 0.24 (0.14 to 0.22 where older), ms.
+    ("Llama-3.1-8B", "H100", 1, decode(1, 1024), 6.18),
+    ("Llama-3.1-8B", "H100", 1, decode(32, 1024), 8.32),
+    ("Llama-3.1-8B", "H100", 1, decode(128, 1024), 12.84),
+    ("Llama-3.1-8B", "H100", 1, decode(32, 8192), 17.74),
+    ("Llama-3.1-8B", "H100", 1, prefill(2048), 43.5),
+    ("Llama-3.1-8B", "H100", 1, prefill(8192), 199.7),
+    ("Llama-3.1-8B", "H200", 1, decode(32, 1024), 6.3),
+    ("Llama-3.1-8B", "B200", 1, decode(32, 1024), 4.2),
+]
+
+
+@pytest.mark.parametrize(("name", "accelerator", "tp", "step", "measured_ms"), MEASURED)
+def test_roofline_is_within_a_fifth_of_measured_kernels(name, accelerator, tp, step, measured_ms):
+    seconds = step_time(pool(name, accelerator, tp)).seconds(*step)
+    assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.2)
+
+
+def test_time_per_token_is_within_a_fifth_of_a_measured_server(shared_data):
+    import pandas as pd
+
+    folder = shared_data / "measured" / "vllm-h100-llama-2-7b-tp1-codegen"
+    rows = pd.read_csv(folder / "requests.csv.gz")
+    server = json.loads((folder / "server.json").read_text(encoding="utf-8"))
+    rows = rows[(rows["outcome"] == "succeeded") & (rows["output_tokens"] > 1)]
+    measured = ((rows["e2e_s"] - rows["ttft_s"]) / (rows["output_tokens"] - 1)).groupby(
+        rows["intended_start_s"] > 600
+    )
+    for late, tpot_s in measured.median().items():
+        stage = rows[(rows["intended_start_s"] > 600) == late]
+        span_s = stage["intended_start_s"].max() - stage["intended_start_s"].min()
+        output = stage["output_tokens"].mean()
+        mix = Mix(
+            prompt_tokens=stage["prompt_tokens"].mean(),
+            output_tokens=output,
+            context_tokens=stage["prompt_tokens"].mean() + output / 2,
+            size=0.0,
+        )
+        one = replica(pool(server["model"], server["accelerator"], max_num_seqs=128), mix)
+        predicted = one.tpot_s(one.running_at(len(stage) / span_s))
+        assert predicted == pytest.approx(tpot_s, rel=0.2)
+
+
+def test_a_linear_step_is_its_formula():
+    steps = step_time(pool(law=LINEAR))
+    assert isinstance(steps, LinearStepTime)
+    assert steps.seconds(100, 12345, 10, 1000) == pytest.approx(0.004 + 1e-3 + 1e-4 + 1e-5)
+
+
+def test_a_roofline_with_perfect_efficiency_is_the_datasheets_bound():
+    ideal = RooflineStep(
+        compute_efficiency=1.0, memory_efficiency=1.0, overhead_s=0.0, per_sequence_s=0.0
+    )
+    steps = step_time(pool(law=ideal))
+    weights = 2 * (8030261248 - 128256 * 4096)
+    assert steps.seconds(*decode(1, 0)) == pytest.approx(weights / 3.35e12, rel=0.01)
+    compute = 2 * active_parameters(model("Llama-3.1-8B")) * 4096 / 989.4e12
+    assert steps.seconds(4096, 0, 0, 0) > compute
+
+
+def test_a_step_of_experts_reads_more_of_them_with_more_tokens():
+    steps = step_time(pool("Qwen3-30B-A3B", "H100"))
+    one, many = steps.seconds(*decode(1, 100)), steps.seconds(*decode(64, 100))
+    dense = step_time(pool("Qwen3-32B", "H100", 2))
+    assert many > 2.5 * one
+    assert dense.seconds(*decode(64, 100)) < 1.5 * dense.seconds(*decode(1, 100))
+
+
+def test_a_sliding_window_bounds_the_cost_of_context():
+    sliding, full = step_time(pool("Mistral-7B-v0.1")), step_time(pool("Mistral-7B-v0.3"))
+    assert sliding.seconds(*decode(8, 4000)) == pytest.approx(
+        full.seconds(*decode(8, 4000)), rel=0.01
+    )
+    assert sliding.seconds(*decode(8, 30_000)) == sliding.seconds(*decode(8, 4096))
+    assert full.seconds(*decode(8, 30_000)) > 1.5 * sliding.seconds(*decode(8, 30_000))
+
+
+def test_tensor_parallel_divides_the_work_and_adds_the_all_reduce():
+    one, four = step_time(pool()), step_time(pool(tensor_parallel=4))
+    work = prefill(8192)
+    assert one.seconds(*work) / 4 < four.seconds(*work) < one.seconds(*work) / 2
+    slow = step_time(pool(accelerator="RTX 4090", tensor_parallel=4))
+    assert slow.seconds(*work) > step_time(pool(accelerator="RTX 4090")).seconds(*work) / 4 * 1.5
+
+
+def test_types_change_weights_and_rate():
+    eight = step_time(pool().model_copy(update={"weight_dtype": "fp8"}))
+    sixteen = step_time(pool())
+    assert eight.seconds(*decode(1, 100)) < 0.7 * sixteen.seconds(*decode(1, 100))
+    with pytest.raises(DataError, match="known rate of fp8"):
+        step_time(pool(accelerator="A100").model_copy(update={"weight_dtype": "fp8"}))
+
+
+def test_what_cannot_be_computed_is_told_apart():
+    dynamic = Pool(name="p", batching=DynamicBatching(service=ServiceLaw(base_s=1)))
+    with pytest.raises(ValueError, match="continuous"):
+        step_time(dynamic)
+    with pytest.raises(DataError, match="near"):
+        step_time(pool("Llama-9"))
+    with pytest.raises(DataError, match="a model"):
+        step_time(Pool(name="p", accelerator="H100", batching=ContinuousBatching()))
+
+
+COUNT = st.integers(0, 2000)
+
+
+@given(prefills=COUNT, sequences=COUNT, context=st.integers(0, 4000), more=st.integers(1, 500))
+def test_more_work_never_takes_less_time(prefills, sequences, context, more):
+    for name, n in (("Llama-3.1-8B", 1), ("Qwen3-30B-A3B", 1), ("gemma-2-9b", 2)):
+        seconds = step_time(pool(name, tensor_parallel=n)).seconds
+        base = (prefills, prefills**2 / 2, sequences, sequences * context)
+        for i in range(4):
+            larger = [value + more * (i == j) for j, value in enumerate(base)]
+            assert seconds(*larger) >= seconds(*base)
+
+
+def test_capacity_is_the_token_rate_of_the_step_law_at_full_batch():
+    mix = Mix(prompt_tokens=512, output_tokens=128, context_tokens=576, size=0)
+    one = replica(pool(law=LINEAR, kv_blocks=100_000, max_num_seqs=64), mix)
+    n = one.most_running()
+    assert n == 64
+    step = 0.004 + 1e-5 * n + 1e-8 * n * 576 + n / 128 * 512 * 1e-5
+    assert one.tpot_s(n) == pytest.approx(step)
+    assert one.rate_rps(n) * 128 == pytest.approx(n / step)
+    assert one.running_at(one.rate_rps(n)) == n
+    half = one.running_at(one.rate_rps(n) / 2)
+    assert one.rate_rps(half) == pytest.approx(one.rate_rps(n) / 2, rel=1e-6)
+
+
+def test_kv_blocks_bound_the_sequences_that_run():
+    mix = Mix(prompt_tokens=512, output_tokens=128, context_tokens=576, size=0)
+    assert replica(pool(law=LINEAR, kv_blocks=360), mix).most_running() == 10
+    with pytest.raises(DataError, match="KV blocks for one mean request"):
+        replica(pool(law=LINEAR, kv_blocks=10), mix)
+
+
+def test_a_long_prompt_is_prefilled_in_steps_of_the_token_budget():
+    mix = Mix(prompt_tokens=512, output_tokens=128, context_tokens=576, size=0)
+    one = replica(pool(law=LINEAR, kv_blocks=100_000, max_num_batched_tokens=1000), mix)
+    assert one.prefill_s(2500, 0) == pytest.approx(3 * 0.004 + 2500e-5)
+    assert one.prefill_s(1000, 0) == pytest.approx(0.004 + 1000e-5)
+
+
+def test_a_batch_takes_what_its_service_law_says():
+    law = ServiceLaw(base_s=0.01, per_item_s=0.002, per_size_s=0.001)
+    assert batch_seconds(law, 5, 10) == pytest.approx(0.03)
+    batching = DynamicBatching(max_batch_size=5, service=law)
+    assert batch_rate_rps(batching, 2) == pytest.approx(5 / 0.03)

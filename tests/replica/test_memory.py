@@ -1,0 +1,172 @@
+"""Memory against what real servers logged, and against arithmetic."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.catalog import model
+from capplan.replica.memory import (
+    GIB,
+    kv_blocks,
+    kv_bytes,
+    kv_bytes_per_token,
+    max_sequences,
+    memory_use,
+    weight_bytes,
+)
+from capplan.scenario import ContinuousBatching, DynamicBatching, Pool, ServiceLaw
+from capplan.schema import DataError
+
+
+def pool(model_name="Llama-3.1-8B", accelerator="H100", tensor_parallel=1, **batching):
+    return Pool(
+        name="llm",
+        model=model_name,
+        accelerator=accelerator,
+        tensor_parallel=tensor_parallel,
+        batching=ContinuousBatching(**batching),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator", "max_num_seqs", "blocks"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "H100-SXM-80GB", 128, 7462),
+        ("meta-llama/Llama-3.1-8B", "NVIDIA GeForce RTX 4090", 256, 2588),
+    ],
+)
+def test_blocks_are_within_half_a_percent_of_what_vllm_logged(
+    name, accelerator, max_num_seqs, blocks
+):
+    assert kv_blocks(pool(name, accelerator, max_num_seqs=max_num_seqs)) == pytest.approx(
+        blocks, rel=0.005
+    )
+
+
+def test_blocks_agree_with_every_measured_server(shared_data):
+    files = sorted(shared_data.glob("measured/*/server.json"))
+    assert files
+    for file in files:
+        server = json.loads(file.read_text(encoding="utf-8"))
+        names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")
+        predicted = kv_blocks(
+            pool(
+                server["model"],
+                server["accelerator"],
+                server["tensor_parallel"],
+                **{name: server[name] for name in names},
+            )
+        )
+        assert predicted == pytest.approx(server["kv_blocks"], rel=0.005), file.parent.name
+
+
+def test_parts_of_the_memory_sum_to_the_engines_share():
+    use = memory_use(pool(gpu_memory_utilization=0.8))
+    parts = use.weight_bytes + use.activation_bytes + use.runtime_bytes + use.kv_bytes
+    assert parts == pytest.approx(0.8 * use.total_bytes)
+    assert use.weight_bytes / GIB == pytest.approx(14.96, abs=0.01), "as vLLM logs it"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Llama-2-7b-hf", 2 * 32 * 32 * 128 * 2),  # MHA
+        ("Llama-3.1-8B", 2 * 32 * 8 * 128 * 2),  # GQA
+        ("gemma-3-1b-pt", 2 * 26 * 1 * 256 * 2),  # MQA
+        ("DeepSeek-V3", 61 * (512 + 64) * 2),  # MLA, KV of 16 bits beside FP8 weights
+    ],
+)
+def test_kv_of_a_token_by_kind_of_attention(name, expected):
+    assert kv_bytes_per_token(model(name)) == expected
+
+
+def test_kv_is_divided_by_heads_until_each_accelerator_holds_one():
+    found = model("Llama-3.1-8B")
+    each = [kv_bytes_per_token(found, tensor_parallel=n) for n in (1, 2, 8, 16)]
+    assert each == [131072, 65536, 16384, 16384]
+    mla = model("DeepSeek-V3")
+    assert kv_bytes_per_token(mla, tensor_parallel=8) == kv_bytes_per_token(mla)
+    with pytest.raises(DataError, match="tensor_parallel: a divisor of the 32 heads"):
+        kv_bytes_per_token(found, tensor_parallel=3)
+
+
+def test_eight_bit_kv_takes_half():
+    found = model("Llama-3.1-8B")
+    assert kv_bytes_per_token(found, dtype="fp8") == kv_bytes_per_token(found) / 2
+    halved = kv_blocks(pool().model_copy(update={"kv_dtype": "fp8"}))
+    assert halved == pytest.approx(2 * kv_blocks(pool()), abs=1)
+
+
+def test_a_sliding_window_bounds_what_a_layer_keeps():
+    mistral, gemma = model("Mistral-7B-v0.1"), model("gemma-3-27b-pt")
+    assert kv_bytes(mistral, 32_000) == kv_bytes(mistral, 4096)
+    full = kv_bytes_per_token(gemma) * 10_000
+    assert kv_bytes(gemma, 1000) == pytest.approx(kv_bytes_per_token(gemma) * 1000)
+    assert kv_bytes(gemma, 10_000) == pytest.approx(full * (10 + 52 * 0.1024) / 62)
+
+
+def test_weights_by_type_keep_embeddings_at_16_bits():
+    found = model("Llama-3.1-8B")
+    embeddings = 2 * 128256 * 4096
+    assert weight_bytes(found) == found.parameters * 2
+    inner = found.parameters - embeddings
+    assert weight_bytes(found, dtype="int4") == pytest.approx(inner / 2 + embeddings * 2)
+    assert weight_bytes(model("gemma-2-9b")) == pytest.approx(2 * 9241705984), "served at 16 bits"
+
+
+def test_tensor_parallel_weights_sum_to_the_model_or_more():
+    llama, mla = model("Llama-3.1-70B"), model("DeepSeek-V3")
+    assert weight_bytes(llama, tensor_parallel=8) * 8 == pytest.approx(weight_bytes(llama))
+    assert weight_bytes(llama, tensor_parallel=16) * 16 > weight_bytes(llama)
+    latent = 61 * 7168 * (512 + 64 + 1536)
+    assert weight_bytes(mla, tensor_parallel=8) * 8 == pytest.approx(weight_bytes(mla) + 7 * latent)
+
+
+def test_a_model_that_does_not_fit_says_by_how_much():
+    with pytest.raises(DataError, match=r"pool llm: model: .*61\.\d GiB short of one KV block"):
+        kv_blocks(pool("Llama-3.1-70B"))
+    assert memory_use(pool("Llama-3.1-70B")).kv_bytes < 0
+    assert kv_blocks(pool("Llama-3.1-70B", tensor_parallel=4)) > 1000
+
+
+def test_stated_blocks_need_no_model():
+    stated = Pool(name="p", batching=ContinuousBatching(kv_blocks=123))
+    assert kv_blocks(stated) == 123
+
+
+def test_missing_model_accelerator_and_other_batching_are_told_apart():
+    with pytest.raises(DataError, match="pool p: model"):
+        kv_blocks(Pool(name="p", accelerator="H100", batching=ContinuousBatching()))
+    with pytest.raises(DataError, match="pool p: accelerator"):
+        kv_blocks(Pool(name="p", model="Llama-3.1-8B", batching=ContinuousBatching()))
+    with pytest.raises(ValueError, match="continuous"):
+        kv_blocks(Pool(name="p", batching=DynamicBatching(service=ServiceLaw(base_s=1))))
+
+
+def test_sequences_at_once_follow_the_length_quantile():
+    lengths = [100] * 90 + [8000] * 10
+    small = pool(kv_blocks=1000, block_size=16)
+    assert max_sequences(small, lengths, quantile=0.5) == 1000 // 7
+    assert max_sequences(small, lengths, quantile=0.95) == 1000 // 500
+    assert max_sequences(small, [10**6]) == 0
+    assert max_sequences(pool(kv_blocks=1000, max_num_seqs=3), [16]) == 3
+    with pytest.raises(ValueError, match="quantile"):
+        max_sequences(small, [])
+
+
+@given(
+    utilisation=st.floats(0.5, 0.94),
+    seqs=st.integers(1, 512),
+    tokens=st.integers(256, 8192),
+    tensor_parallel=st.sampled_from([1, 2, 4]),
+)
+def test_more_memory_never_gives_fewer_blocks(utilisation, seqs, tokens, tensor_parallel):
+    settings = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+
+    def blocks(share, n):
+        return kv_blocks(pool(tensor_parallel=n, gpu_memory_utilization=share, **settings))
+
+    assert blocks(utilisation + 0.05, tensor_parallel) >= blocks(utilisation, tensor_parallel) > 0
+    assert blocks(utilisation, 2 * tensor_parallel) > blocks(utilisation, tensor_parallel)

@@ -1,0 +1,288 @@
+"""The catalogue: every number has a source, is plausible, and agrees with what it implies."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from capplan.bundled import data_path
+from capplan.catalog import (
+    BYTES,
+    accelerator,
+    accelerator_names,
+    count_parameters,
+    model,
+    model_from_config,
+    model_names,
+    price,
+    prices,
+)
+from capplan.schema import DataError
+
+
+def table(name):
+    with data_path("catalog", name).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+UNITS = {
+    "memory_bytes": ("bytes", 16e9, 300e9),
+    "usable_bytes": ("bytes", 16e9, 300e9),
+    "memory_bandwidth_bytes_per_s": ("bytes/s", 200e9, 10e12),
+    "bf16_flop_per_s": ("FLOP/s", 50e12, 3e15),
+    "fp8_flop_per_s": ("FLOP/s", 100e12, 6e15),
+    "int8_flop_per_s": ("FLOP/s", 100e12, 6e15),
+    "interconnect_bytes_per_s": ("bytes/s", 16e9, 1e12),
+    "power_w": ("W", 50, 1500),
+}
+
+
+@pytest.mark.parametrize("name", ["accelerators.csv", "models.csv", "prices.csv"])
+def test_every_row_has_a_source_and_a_date(name):
+    for row in table(name):
+        assert len(row["source"]) > 10, row
+        year, month = row["date"].split("-")
+        assert 2020 <= int(year) <= 2026, row
+        assert 1 <= int(month) <= 12, row
+
+
+def test_every_number_of_an_accelerator_has_its_unit_and_is_plausible():
+    seen = set()
+    for row in table("accelerators.csv"):
+        unit, low, high = UNITS[row["field"]]
+        assert row["unit"] == unit
+        assert low <= float(row["value"]) <= high, row
+        seen.add((row["accelerator"], row["field"]))
+    assert len(seen) == len(table("accelerators.csv")), "no number stands twice"
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_an_accelerator_agrees_with_itself(name):
+    found = accelerator(name)
+    assert 0.9 * found.memory_bytes < found.usable_bytes < 1.1 * found.memory_bytes
+    for better in (found.fp8_flop_per_s, found.int8_flop_per_s):
+        assert math.isnan(better) or 1.9 < better / found.bf16_flop_per_s < 4.1
+    assert found.flop_per_s("int4") == found.flop_per_s("bfloat16") == found.bf16_flop_per_s
+    ridge = found.bf16_flop_per_s / found.memory_bandwidth_bytes_per_s
+    assert 100 < ridge < 500, "FLOP per byte at the ridge"
+
+
+def test_the_promised_accelerators_and_models_are_there():
+    for name in ("A10G", "A100 40GB", "A100-80GB", "L4", "L40S", "RTX 4090", "H100 SXM",
+                 "H100-PCIe", "H200", "B200", "MI300X"):  # fmt: skip
+        assert accelerator(name).memory_bytes > 0
+    families = {name.split("/")[0] for name in model_names()}
+    assert {"meta-llama", "mistralai", "Qwen", "deepseek-ai", "google"} <= families
+    sizes = [model(name).parameters for name in model_names() if "Llama" in name]
+    assert min(sizes) < 2e9
+    assert max(sizes) > 400e9
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_published_parameters_are_what_the_shapes_give(name):
+    found = model(name)
+    assert count_parameters(found) == pytest.approx(found.parameters, rel=3e-4)
+    assert found.num_attention_heads % found.num_key_value_heads == 0
+    assert found.sliding_layers <= found.num_hidden_layers
+    assert (found.sliding_layers > 0) == (found.sliding_window > 0)
+    assert found.num_experts_per_tok <= found.num_experts
+    assert found.dtype in BYTES
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("h100-sxm-80gb", "H100-SXM-80GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("a100 80GB", "A100-SXM-80GB"),
+    ],
+)
+def test_names_are_found_in_any_spelling(spelling, name):
+    assert accelerator(spelling) is accelerator(name)
+
+
+def test_models_are_found_by_id_short_name_and_alias():
+    found = model("meta-llama/Llama-3.1-8B")
+    assert model("llama-3.1-8b") is model("meta-llama/Meta-Llama-3.1-8B-Instruct") is found
+
+
+def test_an_unknown_name_lists_near_ones():
+    with pytest.raises(DataError, match="near: H100-SXM-80GB"):
+        accelerator("H100-SMX")
+    with pytest.raises(DataError, match=r"Qwen/Qwen3-8B.*got 'Qwen3-9B'"):
+        model("Qwen3-9B")
+    with pytest.raises(DataError, match="near: none"):
+        accelerator("zzzzz")
+
+
+def test_every_alias_leads_to_an_entry_and_hides_none():
+    known = {*accelerator_names(), *model_names()}
+    for row in table("aliases.csv"):
+        assert row["name"] in known
+        assert row["alias"] not in known
+
+
+def test_prices_are_positive_lists_and_unknown_ones_are_nan():
+    for row in table("prices.csv"):
+        assert row["accelerator"] in accelerator_names()
+        assert 0.1 < float(row["usd_per_accelerator_hour"]) < 20
+        assert row["kind"] == "list"
+    assert price("H100") == prices("H100")[0].usd_per_hour
+    assert math.isnan(price("MI300X"))
+    assert prices("MI300X") == ()
+
+
+OWN = {"name": "lab", "memory_bytes": 48e9, "memory_bandwidth_bytes_per_s": 9e11,
+       "bf16_flop_per_s": 2e14}  # fmt: skip
+
+
+def write_yaml(tmp_path, data, name="own.yaml"):
+    file = tmp_path / name
+    file.write_text(json.dumps(data), encoding="utf-8")
+    return str(file)
+
+
+def test_own_hardware_comes_from_a_yaml_file(tmp_path):
+    found = accelerator(write_yaml(tmp_path, {**OWN, "source": "measured here"}))
+    assert (found.name, found.usable_bytes) == ("lab", 48e9)
+    assert math.isnan(found.fp8_flop_per_s)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory_bytes": -1}, "memory_bytes: a positive finite number, got -1"),
+        ({"memory_bytes": "much"}, "memory_bytes: a number, got 'much'"),
+        ({"bandwidth": 1}, "bandwidth: one of"),
+        ({"name": None}, "name: a name"),
+    ],
+)
+def test_broken_own_hardware_names_file_field_and_rule(tmp_path, change, message):
+    with pytest.raises(DataError, match=rf"own\.yaml: {message}"):
+        accelerator(write_yaml(tmp_path, {**OWN, **change}))
+
+
+def test_missing_numbers_and_files_of_own_hardware_are_data_errors(tmp_path):
+    without = {key: value for key, value in OWN.items() if key != "bf16_flop_per_s"}
+    with pytest.raises(DataError, match="bf16_flop_per_s: a required number"):
+        accelerator(write_yaml(tmp_path, without))
+    with pytest.raises(DataError, match="an existing file"):
+        accelerator(str(tmp_path / "none.yaml"))
+    with pytest.raises(DataError, match="a mapping"):
+        accelerator(write_yaml(tmp_path, [1]))
+
+
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    "vocab_size": 128256, "torch_dtype": "bfloat16", "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
+    "vocab_size": 129280, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "fp8"},
+}  # fmt: skip
+GEMMA3 = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text", "num_hidden_layers": 62, "hidden_size": 5376, "head_dim": 128,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "intermediate_size": 21504,
+        "vocab_size": 262208, "sliding_window": 1024, "torch_dtype": "bfloat16",
+    },
+}  # fmt: skip
+
+
+def config(tmp_path, data, **changes):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**data, **changes}), encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (LLAMA, "meta-llama/Llama-3.1-8B"),
+        (DEEPSEEK, "deepseek-ai/DeepSeek-V3"),
+        (GEMMA3, "google/gemma-3-27b-pt"),
+    ],
+)
+def test_a_config_file_gives_the_catalogues_model(tmp_path, data, name):
+    read, known = model(config(tmp_path, data)), model(name)
+    for field in ("num_key_value_heads", "head_dim", "sliding_window", "sliding_layers",
+                  "num_experts", "num_shared_experts", "first_dense_layers", "kv_lora_rank",
+                  "tie_word_embeddings", "dtype"):  # fmt: skip
+        assert getattr(read, field) == getattr(known, field), field
+    assert read.parameters == pytest.approx(known.parameters, rel=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "int4"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+                }
+            },
+            "fp8",
+        ),
+        ({"torch_dtype": None, "dtype": "float16"}, "float16"),
+    ],
+)
+def test_types_and_quantisations_are_read(tmp_path, changes, dtype):
+    assert model_from_config(config(tmp_path, LLAMA, **changes)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type: one of"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers: a positive integer, got '32'"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "a known quantisation"),
+        ({"torch_dtype": "int3"}, "torch_dtype: one of"),
+    ],
+)
+def test_a_config_that_cannot_be_computed_is_a_data_error(tmp_path, changes, message):
+    with pytest.raises(DataError, match=message):
+        model_from_config(config(tmp_path, LLAMA, **changes))
+
+
+def test_a_missing_or_truncated_config_is_a_data_error(tmp_path):
+    with pytest.raises(DataError, match="existing config"):
+        model_from_config(tmp_path / "none.json")
+    broken = tmp_path / "config.json"
+    broken.write_text('{"model_type": "lla', encoding="utf-8")
+    with pytest.raises(DataError, match="readable JSON"):
+        model_from_config(broken)
+    broken.write_text("[1]", encoding="utf-8")
+    with pytest.raises(DataError, match="a JSON object"):
+        model_from_config(broken)
+
+
+def test_an_own_model_comes_from_a_yaml_file(tmp_path):
+    data = {
+        "name": "mine", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 100,
+    }  # fmt: skip
+    found = model(write_yaml(tmp_path, data))
+    assert found.parameters == count_parameters(found) > 0
+    for change, message in [
+        ({"hidden_size": -1}, "not negative"),
+        ({"hidden_size": 1.5}, "int"),
+        ({"wings": 2}, "wings: one of"),
+        ({"dtype": "bf8"}, "dtype: one of"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            model(write_yaml(tmp_path, {**data, **change}))
+    del data["vocab_size"]
+    with pytest.raises(DataError, match="required"):
+        model(write_yaml(tmp_path, data))
