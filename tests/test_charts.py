@@ -65,6 +65,7 @@ WAITS = pd.DataFrame(
         "layer": ["gateway_queue", "service_queue", "scheduler_queue"] * 2,
         "share_s": [0.6, 0.6, 0.6, 30, 30, 30],
         "wait_s": [0.1, 0.9, np.nan, 2, 0, 31],
+        "over": [False, True, False, False, False, True],
     }
 )
 READINGS = pd.DataFrame(
@@ -90,6 +91,12 @@ LATENCIES = pd.DataFrame(
         "latency_s": [0.4, 0.6, 2.5, np.inf, 0.4, 0.7, 3.0, 9.0],
         "low": [0.3, 0.5, 2.0, np.nan, 0.3, 0.6, 2.0, 8.0],
         "high": [0.5, 0.7, 3.0, np.nan, 0.5, 0.8, 4.0, 10.0],
+    }
+)
+ANSWERS = pd.DataFrame(
+    {
+        "latency_s": np.append(rng.exponential(1, N - 20), np.full(20, np.inf)),
+        "length_bucket": rng.choice(["≤ 256", "≤ 1024"], N),
     }
 )
 ENDS = pd.DataFrame(
@@ -154,6 +161,7 @@ EACH = {
     "waits_against_shares": (WAITS, {}),
     "flows_by_load": (FLOWS, {"marked": 5.0}),
     "latency_by_load": (LATENCIES, {"latency": "TTFT, P99", "promises": {"chat": 2.0}}),
+    "latency_distribution": (ANSWERS, {"latency": "TTFT", "promise_s": 2.0}),
     "outcomes_by_load": (ENDS, {}),
     "outcomes_over_time": (REQUESTS[["intended_start_s", "outcome"]], {"window_s": 60.0}),
     "waiting_over_time": (TIMELINE, {}),
@@ -180,6 +188,7 @@ AGGREGATING = {
     "outcomes_over_time",
     "waiting_over_time",
     "in_flight_over_time",
+    "latency_distribution",
 }
 
 each_chart = pytest.mark.parametrize("name", sorted(EACH))
@@ -292,3 +301,12 @@ def test_a_class_keeps_its_colour_in_a_chart_that_lacks_another():
     classes = pd.Series(pd.Categorical(["batch", "chat"], categories=CLASSES))
     assert ordered(classes) == {"chat": 0, "batch": 2}
     assert ordered(pd.Series(["batch", "chat", "batch"])) == {"batch": 0, "chat": 1}
+
+
+def test_a_line_of_answers_ends_at_the_share_that_was_answered():
+    spec = drawn("latency_distribution").to_dict()
+    rows = pd.DataFrame(max(spec["datasets"].values(), key=len))
+    answered = np.isfinite(ANSWERS["latency_s"]).groupby(ANSWERS["length_bucket"]).mean()
+    ends = rows.groupby("length_bucket")["share_fraction"].max()
+    assert (ends <= answered + 1e-9).all()
+    assert (ends > answered - 0.02).all()

@@ -21,6 +21,7 @@ from capplan.charts.load import (
 )
 from capplan.charts.segments import time_by_layer
 from capplan.charts.sizing import goodput_by_replicas
+from capplan.charts.tails import latency_distribution
 from capplan.charts.theme import use_theme
 from capplan.charts.traffic import (
     dispersion_by_window,
@@ -40,6 +41,7 @@ __all__ = [
     "in_flight_over_time",
     "in_flight_readings",
     "latency_by_load",
+    "latency_distribution",
     "length_distributions",
     "lengths_together",
     "outcomes_by_load",

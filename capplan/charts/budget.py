@@ -43,13 +43,12 @@ def budget_by_layer(frame: pd.DataFrame) -> alt.FacetChart:
 def waits_against_shares(frame: pd.DataFrame) -> alt.FacetChart:
     """Return the tail of the wait in each layer against its share; what passes it is red.
 
-    ``frame`` has the columns ``request_class``, ``layer``, ``share_s`` (what the layer may take)
-    and ``wait_s`` (what it took, at a quantile; NaN = not measured, no bar). The share is the
-    wide grey bar. Each class has its own time axis.
+    ``frame`` has the columns ``request_class``, ``layer``, ``share_s`` (what the layer may take),
+    ``wait_s`` (what it took, at a quantile; NaN = not measured, no bar) and ``over``. The share
+    is the wide grey bar. Each class has its own time axis.
     """
-    shown = (c.CLASS, c.LAYER, c.SHARE_OF_WAIT, c.WAIT)
+    shown = (c.CLASS, c.LAYER, c.SHARE_OF_WAIT, c.WAIT, c.OVER)
     frame = checked(frame, shown, chart="waits_against_shares")
-    frame = frame.assign(over=frame[c.WAIT.name] > frame[c.SHARE_OF_WAIT.name])
     layers = alt.Y(f"{c.LAYER.name}:N", title=None, sort=None)
     both = f"{c.WAIT.title}, over its {c.SHARE_OF_WAIT.title}"
     shares = (

@@ -3,8 +3,20 @@
 Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
 """
 
-from capplan.pages import budget, traffic
+from capplan.pages import batching, buckets, budget, pools, traffic
 from capplan.pages.page import Page, open_page
 from capplan.pages.telling import listed, show, table, told
 
-__all__ = ["Page", "budget", "listed", "open_page", "show", "table", "told", "traffic"]
+__all__ = [
+    "Page",
+    "batching",
+    "buckets",
+    "budget",
+    "listed",
+    "open_page",
+    "pools",
+    "show",
+    "table",
+    "told",
+    "traffic",
+]

@@ -23,6 +23,7 @@ PROMISES = (
     "goodput_fraction",
     "cost_usd_per_success",
 )
+ROUNDING = 1e-6
 QUEUES = {"gateway_queue": "gateway"}
 """The layers a budget divides among, by their name in a run where the two differ."""
 
@@ -58,7 +59,6 @@ def service_table(budget: WaitBudget) -> pd.DataFrame:
         [
             {
                 "request_class": c.request_class,
-                "owner": c.owner or "nobody",
                 "promise": c.basis or "none",
                 "promise_s": c.promise_s,
                 "network_s": c.network_s,
@@ -66,8 +66,7 @@ def service_table(budget: WaitBudget) -> pd.DataFrame:
                 "prefill_s": c.prefill_s,
                 "decode_s": c.decode_s,
                 "may wait_s": c.remaining_s,
-                "at prompt_tokens": c.prompt_tokens,
-                "at output_tokens": c.output_tokens,
+                "at prompt / output": f"{c.prompt_tokens:,.0f} / {c.output_tokens:,.0f} tokens",
                 "origin": c.origin,
             }
             for c in budget.classes
@@ -101,7 +100,8 @@ def share_table(budget: WaitBudget) -> pd.DataFrame:
 def tail_waits(budget: WaitBudget, result: RunResult, *, quantile: float = 0.99) -> pd.DataFrame:
     """Return the tail of the wait in each layer beside its share.
 
-    Columns: request_class, layer, share_s, wait_s (NaN where nobody's wait was measured).
+    Columns: request_class, layer, share_s, wait_s (NaN where nobody's wait was measured), over
+    (whether the wait passes its share; rounding of times is forgiven).
     """
     from capplan.budget import WAITING
     from capplan.results import queue_waits
@@ -116,7 +116,8 @@ def tail_waits(budget: WaitBudget, result: RunResult, *, quantile: float = 0.99)
             known = own[QUEUES.get(layer, layer)].dropna()
             wait = quantile_of(known, quantile) if len(known) else np.nan
             rows.append((c.request_class, layer, c.shares_s[layer], wait))
-    return pd.DataFrame(rows, columns=["request_class", "layer", "share_s", "wait_s"])
+    frame = pd.DataFrame(rows, columns=["request_class", "layer", "share_s", "wait_s"])
+    return frame.assign(over=frame["wait_s"] > frame["share_s"] * (1 + ROUNDING))
 
 
 def in_flight_frame(budget: WaitBudget, result: RunResult) -> pd.DataFrame:

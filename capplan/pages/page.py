@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
+    from capplan.sweep import SweepResult
     from capplan.traffic.trace import Trace
 
 RUNS = Path("runs")
@@ -35,6 +36,10 @@ class Page:
         if not (self.folder / name).is_file():
             return None
         return read_artefact(self.folder, name)
+
+    def keep(self, sweep: SweepResult) -> Path:
+        """Store a sweep in a folder of its own, named by its run id, and return that folder."""
+        return sweep.write(self.folder / "sweeps" / sweep.inputs.run_id).folder
 
     def traffic(self) -> Trace:
         """Return what the scenario rests on: its trace as recorded, or a draw where laws stand.

@@ -77,7 +77,7 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     from capplan.pages import told
     from capplan.results import headline
 
-    over = waits[waits["wait_s"] > waits["share_s"]]
+    over = waits[waits["over"]]
     broken = [
         f"{row['request_class']} waits {told(row['wait_s'], '_s')} in {row['layer']}, more than "
         f"its {told(row['share_s'], '_s')}"

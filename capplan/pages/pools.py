@@ -1,0 +1,158 @@
+"""One pool of a scenario studied alone: its classes, its requests, the same layers in front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from capplan.pages.loads import at_load, busiest, rate_rps
+
+if TYPE_CHECKING:
+    from capplan.pages.page import Page
+    from capplan.scenario import Pool, Scenario
+    from capplan.traffic.trace import Trace
+
+FIELDS = {
+    "dynamic": ("max_batch_size", "max_queue_delay_s"),
+    "continuous": ("max_num_seqs", "max_num_batched_tokens"),
+}
+"""The two fields that make the batch window of a pool, by its kind of batching."""
+NO_POOL = "The scenario has no pool that batches in this way; there is nothing to choose."
+TITLES = {
+    "max_batch_size": "max batch size",
+    "max_queue_delay_s": "max queue delay (s)",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "token budget of a step (max_num_batched_tokens)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PoolStudy:
+    """A pool alone behind its scenario's gateway, with the requests of its classes."""
+
+    scenario: Scenario
+    trace: Trace
+    seed: int
+
+    @property
+    def pool(self) -> Pool:
+        """Return the pool."""
+        return self.scenario.pools[0]
+
+    @property
+    def fields(self) -> tuple[str, str]:
+        """Return the names of the two fields that make its batch window."""
+        return FIELDS[self.pool.batching.kind]
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """Return what the scenario has for them."""
+        across, down = (float(getattr(self.pool.batching, name)) for name in self.fields)
+        return across, down
+
+    @property
+    def equal_lengths(self) -> bool:
+        """Return whether all requests are equally long: then nothing follows for others."""
+        lengths = self.trace.frame[["prompt_tokens", "output_tokens"]]
+        return len(lengths.drop_duplicates()) == 1
+
+    def path(self, field: str) -> str:
+        """Return the dotted path of a field of the pool's batching."""
+        return f"pools.{self.pool.name}.batching.{field}"
+
+    def with_point(self, across: float, down: float) -> Scenario:
+        """Return the scenario at another point of the batch window."""
+        from capplan.scenario.files import with_values
+
+        values = zip(self.fields, (across, down), strict=True)
+        return with_values(self.scenario, {self.path(n): _number(n, v) for n, v in values})
+
+    def alike(self, scenario: Scenario | None = None, trace: Trace | None = None) -> PoolStudy:
+        """Return the study of another scenario or other requests."""
+        return replace(self, scenario=scenario or self.scenario, trace=trace or self.trace)
+
+
+def study_pool(
+    page: Page, kind: str, *, requests: int, load: float, warmup_s: float = 0.0
+) -> PoolStudy | None:
+    """Return the study of the first pool that batches in this way; None where there is none.
+
+    Its requests are the busiest stretch of that many requests of its classes, ``load`` times as
+    fast. The other classes are left out: pools share nothing but the gateway.
+    """
+    pools = [pool for pool in page.scenario.pools if pool.batching.kind == kind]
+    served = {page.scenario.pool_of(c.name).name for c in page.scenario.classes}
+    pool = next((pool for pool in pools if pool.name in served), None)
+    if pool is None:
+        return None
+    alone = scenario_of_pool(page.scenario, pool.name, warmup_s=warmup_s)
+    drawn = page.draw()
+    own = drawn.frame["request_class"].isin([c.name for c in alone.classes])
+    trace = replace(drawn, frame=drawn.frame[own].reset_index(drop=True))
+    if trace.frame.empty:
+        return None
+    trace = at_load(busiest(trace, requests), load)
+    return PoolStudy(scenario=alone, trace=trace, seed=page.seed)
+
+
+def scenario_of_pool(scenario: Scenario, pool: str, *, warmup_s: float) -> Scenario:
+    """Return the scenario with only the classes that a pool serves, behind the same gateway."""
+    from capplan.scenario.files import validate
+
+    names = [c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool]
+    data = scenario.model_dump(mode="json", exclude_unset=True)
+    tenants = [_only(tenant, names) for tenant in data.get("tenants", [])]
+    kept: dict[str, Any] = {
+        "classes": [c for c in data["classes"] if c["name"] in names],
+        "pools": [p for p in data["pools"] if p["name"] == pool],
+        "default_class": names[0],
+        "faults": [f for f in data.get("faults", []) if f.get("pool", pool) == pool],
+        "warmup_s": warmup_s,
+    }
+    if any(tenants):
+        kept["tenants"] = [tenant for tenant in tenants if tenant]
+    rules = [r for r in data["traffic"].get("rules", []) if r["request_class"] in names]
+    kept["traffic"] = {**data["traffic"], "rules": rules}
+    return validate({**data, **kept}, where=f"{scenario.name}, pool {pool}")
+
+
+def _only(tenant: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
+    """Return a tenant with the classes that are left, None if it has none of them."""
+    if not tenant.get("classes"):
+        return tenant
+    classes = [name for name in tenant["classes"] if name in names]
+    return {**tenant, "classes": classes} if classes else None
+
+
+def _number(field: str, value: float) -> float | int:
+    return float(value) if field.endswith("_s") else int(value)
+
+
+def study_parts(study: PoolStudy | None) -> list[Any]:
+    """Return what is studied, as a table of its classes and a sentence."""
+    import pandas as pd
+
+    from capplan.pages.telling import table, told
+
+    if study is None:
+        return [NO_POOL]
+    frame = study.trace.frame
+    classes = pd.DataFrame(
+        [
+            {
+                "request_class": c.name,
+                "priority": c.priority,
+                "streaming": "yes" if c.streaming else "no",
+                "requests": int((frame["request_class"] == c.name).sum()),
+                "samples needed": c.promises.samples_needed(),
+            }
+            for c in study.scenario.classes
+        ]
+    )
+    across, down = study.fields
+    return [
+        table(classes),
+        f"Pool `{study.pool.name}`: {study.pool.replicas} replicas, {across} {study.point[0]:g}, "
+        f"{down} {study.point[1]:g}. Its busiest {len(frame):,} requests arrive at "
+        f"{told(rate_rps(study.trace), '_rps')}.",
+    ]
