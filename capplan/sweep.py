@@ -177,15 +177,23 @@ def _point(
     except DataError as err:
         if not _breaks_rule_between_fields(err):
             raise
-        return values, None, str(err)
+        return values, None, _reason(err)
 
 
 def _breaks_rule_between_fields(err: DataError) -> bool:
-    """Return whether each field could take its value, and only their combination is refused."""
+    """Return whether each field could take its value, and only their combination is refused.
+
+    Pydantic adds ``too_short`` to a list whose entry broke the rule.
+    """
     cause = err.__cause__
-    return isinstance(cause, ValidationError) and all(
-        error["type"] == "value_error" for error in cause.errors(include_url=False)
-    )
+    if not isinstance(cause, ValidationError):
+        return False
+    kinds = {error["type"] for error in cause.errors(include_url=False)}
+    return "value_error" in kinds and kinds <= {"value_error", "too_short"}
+
+
+def _reason(err: DataError) -> str:
+    return f"{err.field}: {err.rule}" if err.field else err.rule
 
 
 def _changes_crowd(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> bool:
@@ -220,7 +228,7 @@ def _answer(run: _Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     try:
         result = simulate(run.scenario, trace=crowd, seed=run.seed, replication=run.replication)
     except DataError as err:
-        return {**key, "feasible": False, "reason": str(err), "outcome": "fail"}, []
+        return {**key, "feasible": False, "reason": _reason(err), "outcome": "fail"}, []
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
     classes = figures.pop("by_class")
     end = {"feasible": True, "reason": None, "outcome": judge(result, run.scenario).outcome}

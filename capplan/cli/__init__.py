@@ -74,6 +74,9 @@ def _cause(err: Exception) -> str:
 
 
 def _forget_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter does not fail again when it flushes it."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Point a stdout that takes nothing at nothing, or the interpreter fails again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

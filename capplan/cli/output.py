@@ -51,19 +51,22 @@ def spread(figures: Any, names: Sequence[str]) -> list[Any]:
     return [found.get(name) for name in names]
 
 
-def print_verdict(verdict: Mapping[str, Any] | None) -> None:
-    """Print the outcome and each reason on a line of its own."""
-    if verdict is None:
-        return
-    sys.stdout.write(f"\nverdict: {verdict.get('outcome')}\n")
-    for reason in verdict.get("reasons") or []:
-        sys.stdout.write(f"  {_reason(reason)}\n")
+def print_verdict(verdict: Mapping[str, Any]) -> None:
+    """Print the outcome, and in a table every reason that does not speak for a pass."""
+    reasons = list(verdict.get("reasons") or [])
+    open_reasons = [reason for reason in reasons if reason.get("outcome") != "pass"]
+    kept = len(reasons) - len(open_reasons)
+    held = f" ({kept} rules held)" if kept else ""
+    sys.stdout.write(f"\nverdict: {verdict.get('outcome')}{held}\n")
+    if open_reasons:
+        heads = ["", "rule", "of", "value", "limit", "next action"]
+        print_table([_reason(reason) for reason in open_reasons], heads)
 
 
-def _reason(reason: Mapping[str, Any]) -> str:
+def _reason(reason: Mapping[str, Any]) -> list[str]:
     from capplan.report.figures import shown
 
-    figures = f"{shown(reason.get('value'))}, limit {shown(reason.get('limit'))}"
-    words = [str(reason.get("rule", "")), figures]
-    action = reason.get("next_action")
-    return ": ".join(words) + (f"; {action}" if action else "")
+    value, limit = ("" if reason.get(k) is None else shown(reason[k]) for k in ("value", "limit"))
+    where = reason.get("field") or reason.get("request_class") or ""
+    action = reason.get("next_action") or ""
+    return [reason.get("outcome") or "", reason.get("rule", ""), where, value, limit, action]

@@ -29,9 +29,11 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from capplan.traffic.profile import profile
     from capplan.traffic.readers import FORMATS, read_trace
+    from capplan.traffic.sample import SAMPLE, read_base
 
-    check_names("--format", args.format, ("auto", *FORMATS))
-    trace = read_trace(args.trace, format=args.format)
+    check_names("--format", args.format, FORMATS)
+    sample = args.trace == SAMPLE
+    trace = read_base(SAMPLE) if sample else read_trace(args.trace, format=args.format)
     document = profile(trace).to_json()
     if args.json:
         print_json(document)

@@ -30,7 +30,7 @@ def write_summary(
 ) -> Path:
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
-    environment.filters.update(shown=shown, words=words)
+    environment.filters.update(shown=shown, words=words, number=_number)
     notes = inputs.trace.notes if inputs.trace else ()
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
@@ -67,3 +67,8 @@ def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
     rows.append(("versions", words(record.manifest["versions"])))
     rows.append(("written", record.manifest["circumstances"]["written_at"]))
     return rows
+
+
+def _number(value: Any) -> str:
+    """Return a value or a limit; nothing where a reason has no number."""
+    return "" if value is None else shown(value)
