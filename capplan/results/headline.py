@@ -14,6 +14,7 @@ from capplan.results.requests import outcome_is, per_request, wasted_tokens
 from capplan.results.run import RunResult
 from capplan.results.timelines import time_average, time_summary
 from capplan.results.waits import QUEUES, double_queued, queue_waits
+from capplan.scenario import Scenario
 from capplan.schema import OUTCOMES
 from capplan.statistics import quantiles, stability
 from capplan.statistics.stability import Stability
@@ -72,11 +73,18 @@ def _offered(result: RunResult) -> int:
 def system_stability(result: RunResult, *, table: pd.DataFrame | None = None) -> Stability:
     """Return whether the number of requests inside (retries included) stays bounded.
 
-    A request is inside from its first intended start until its outcome is known.
+    A request is inside from its first intended start until its outcome is known. Judged from the
+    end of the warm-up, or of the last fault.
     """
     requests = per_request(result, warmup=True) if table is None else table
-    start = result.judged_from_s or None
+    start = max(result.judged_from_s, _last_change_s(result.scenario)) or None
     return stability(requests["intended_start_s"], requests["finish_s"], start_s=start)
+
+
+def _last_change_s(scenario: Scenario) -> float:
+    """Return when the last fault struck or ended: before, the system was another one."""
+    moments = [fault.at_s + (fault.down_s or 0.0) for fault in scenario.faults]
+    return max(moments, default=0.0)
 
 
 def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any]:

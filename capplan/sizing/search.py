@@ -132,8 +132,10 @@ def size(
         For counts that make no sense.
     """
     losses = _losses(lose, at_s=at_s, down_s=down_s)
+    _check(replications=replications if traces is None else len(traces))
     drawn = list(traces or [draw(scenario, seed=seed, replication=i) for i in range(replications)])
-    _check(n_max=n_max, replications=len(drawn), jobs=jobs)
+    _check(n_max=n_max, least=losses[-1].count + 1)
+    _check(jobs=jobs)
     target = scenario.pool(pool)
     workers = min(jobs, len(drawn))
     spawn = multiprocessing.get_context("spawn")
@@ -170,18 +172,16 @@ def _losses(
     return tuple(Loss(count=n, at_s=at_s, down_s=down_s) if n else Loss(count=0) for n in counts)
 
 
-def _check(**counts: int) -> None:
+def _check(*, least: int = 1, **counts: int) -> None:
     for name, value in counts.items():
-        if value < 1:
-            msg = f"{name} must be at least 1, got {value}"
+        if value < least:
+            msg = f"{name} must be at least {least}, got {value}"
             raise ValueError(msg)
 
 
 def _search(evaluate: Evaluator, lose: Loss, start: int, n_max: int) -> Point | None:
     """Return the point of the fewest replicas that hold, None if none does."""
     least = lose.count + 1
-    if least > n_max:
-        return None
     low, high = least - 1, min(max(start, least), n_max)
     found = evaluate(high, lose)
     while not (isinstance(found, Point) and found.holds):

@@ -1,0 +1,181 @@
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.scenario.files import load_scenario, with_values
+from capplan.sizing import Loss, size
+from capplan.sizing.points import with_loss
+from capplan.slo import PRECEDENCE
+
+SERVICE_S = 0.1
+
+
+def small(rate_rps=25.0, **values):
+    """A pool of M/M/1 replicas, ten a second each, that promises an E2E of a second at p95."""
+    base = load_scenario(
+        "benchmark",
+        values={
+            "classes": [
+                {
+                    "name": "chat",
+                    "owner": "chat",
+                    "streaming": False,
+                    "promises": {"e2e_s": 1.0, "quantile": 0.95, "min_samples": 200},
+                    "prompt_tokens": {"kind": "lognormal", "p50_tokens": 100, "p95_tokens": 300},
+                    "output_tokens": {"kind": "fixed", "tokens": 1},
+                }
+            ],
+            "requests": 800,
+            "traffic.shape": {"kind": "steady", "rate_rps": rate_rps},
+            "pools": [
+                {
+                    "name": "llm",
+                    "owner": "llm",
+                    "price_usd_per_accelerator_hour": 2.0,
+                    "queue": {"owner": "llm", "wait_limit_s": 30.0},
+                    "router": {"max_in_flight": 1},
+                    "batching": {
+                        "kind": "dynamic",
+                        "max_batch_size": 1,
+                        "scheduler": {"owner": "llm", "wait_limit_s": 30.0},
+                        "service": {"base_s": SERVICE_S, "exponential": True},
+                    },
+                }
+            ],
+        },
+    )
+    return with_values(base, values) if values else base
+
+
+@pytest.fixture(scope="module")
+def sized():
+    return size(small(), lose=(0, 1))
+
+
+def test_the_number_found_is_the_fewest_that_holds(sized):
+    fewest = sized.replicas[0]
+    assert fewest >= 3  # 25/s at 10/s each
+    below = [r for r in sized.rejected if (r.lose.count, r.replicas) == (0, fewest - 1)]
+    assert len(below) == 1
+    assert below[0].reason
+    assert below[0].rule in {"e2e_s", "stability", "success_only"}
+
+
+def test_losing_one_from_the_start_takes_exactly_one_more(sized):
+    assert sized.replicas[1] == sized.replicas[0] + 1
+
+
+def test_every_number_tried_is_on_the_record_once(sized):
+    frame = sized.frame()
+    assert not frame.duplicated(["replicas", "lost", "request_class"]).any()
+    held = frame.groupby(["lost", "replicas"])["holds"].first()
+    for lost, fewest in sized.replicas.items():
+        assert all(held[lost][n] == (n >= fewest) for n in held[lost].index)
+    assert set(frame["offered"]) == {800}  # the same crowd against each of them
+
+
+def test_rules_of_thumb_stand_beside_and_are_tried(sized):
+    by_name = {(r.name, r.lose): r for r in sized.rules}
+    assert set(by_name) == {(n, k) for n in ("erlang_c", "peak_times_1.2") for k in (0, 1)}
+    erlang = by_name["erlang_c", 0]
+    assert erlang.replicas == sized.replicas[0]  # the pool is an M/M/c queue
+    assert erlang.holds is True
+    assert by_name["erlang_c", 1].replicas == erlang.replicas + 1
+    assert by_name["peak_times_1.2", 0].replicas == by_name["peak_times_1.2", 1].replicas
+
+
+def test_the_document_is_json_with_the_rows_of_the_contract(sized):
+    document = sized.to_json()
+    json.dumps(document, allow_nan=False)
+    assert {"capacity_table", "failure_margin", "rejected", "verdict"} <= set(document)
+    rows = {row["row"]: row for row in document["capacity_table"]}
+    assert list(rows) == [
+        "stable load",
+        "acceptable peak",
+        "burst protection",
+        "failure degradation",
+    ]
+    keys = {"class_group", "load_rps", "replicas", "accelerators", "memory_bytes", "promises",
+            "protective_action", "evidence"}  # fmt: skip
+    assert all(keys <= set(row) for row in rows.values())
+    assert rows["stable load"]["load_rps"] == pytest.approx(25.0, rel=0.1)
+    assert rows["stable load"]["memory_bytes"] is None  # no accelerator was named
+    assert rows["burst protection"]["load_rps"] is None
+    assert "not measured" in rows["burst protection"]["evidence"]
+    assert rows["failure degradation"]["replicas"] == sized.replicas[1]
+    margin = document["failure_margin"]
+    assert [row["lose"]["count"] for row in margin] == [0, 1]
+    assert margin[1]["cost_usd_per_hour"] == 2.0 * sized.replicas[1]
+    assert margin[1]["protected"] == ["chat"]
+
+
+def test_the_verdict_passes_and_says_what_was_found(sized):
+    assert sized.verdict.outcome == "pass"
+    assert sized.verdict.outcome in PRECEDENCE
+    assert {r.value for r in sized.verdict.reasons} == set(sized.replicas.values())
+
+
+def test_a_limit_in_front_of_the_pool_is_a_fail_that_no_replica_mends():
+    limited = small(
+        **{
+            "gateway.rate_limit": {"rate_rps": 5.0, "burst": 1},
+            "classes.chat.promises.error_rate_fraction": 0.01,
+        }
+    )
+    found = size(limited, lose=0, n_max=8)
+    assert found.replicas == {0: None}
+    assert found.verdict.outcome == "fail"
+    assert "up to 8" in str(found.verdict)
+    assert {r.replicas for r in found.rejected} >= {1, 2, 4, 8}
+    assert found.failure_margin["shed"].tolist() == [["chat"]]
+    assert found.failure_margin["cost_usd_per_hour"].isna().all()
+    assert found.capacity_table["load_rps"].isna().all()
+
+
+def test_cost_does_not_steer_the_search_but_decides_the_verdict():
+    dear = small(**{"classes.chat.promises.cost_usd_per_success": 1e-9})
+    found = size(dear, lose=0)
+    assert found.replicas == size(small(), lose=0).replicas
+    assert found.verdict.outcome == "fail"
+    assert "USD per success" in str(found.verdict)
+
+
+def test_a_crash_in_mid_run_is_survived_with_one_more(sized):
+    found = size(small(), lose=1, at_s=10.0)
+    assert sized.replicas[0] <= found.replicas[1] <= sized.replicas[1]
+    scenario = with_loss(small(), small().pool(), 4, Loss(count=1, at_s=10.0, down_s=5.0))
+    assert scenario.pool().replicas == 4
+    assert [(f.at_s, f.count, f.down_s) for f in scenario.faults] == [(10.0, 1, 5.0)]
+
+
+def test_more_processes_give_the_same_numbers():
+    scenario = small()
+    one, two = (size(scenario, lose=0, replications=2, jobs=jobs) for jobs in (1, 2))
+    assert one.to_json() == two.to_json()
+
+
+@settings(max_examples=6)
+@given(st.sampled_from([12.0, 25.0, 40.0]), st.integers(0, 3))
+def test_more_load_never_needs_fewer(rate, seed):
+    low = size(small(rate, requests=400), lose=0, seed=seed).replicas[0]
+    high = size(small(rate * 1.5, requests=400), lose=0, seed=seed).replicas[0]
+    assert low <= high
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lose": -1},
+        {"lose": ()},
+        {"n_max": 0},
+        {"lose": 2, "n_max": 2},
+        {"replications": 0},
+        {"traces": []},
+        {"jobs": 0},
+    ],
+)
+def test_counts_that_make_no_sense_are_errors(arguments):
+    with pytest.raises(ValueError, match="at least"):
+        size(small(), **arguments)
