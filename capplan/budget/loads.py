@@ -12,6 +12,7 @@ from capplan.budget.sizes import size_mean, size_quantile
 from capplan.replica.capacity import Mix
 from capplan.scenario import (
     Origin,
+    Replay,
     RequestClass,
     Scenario,
     Spike,
@@ -19,6 +20,7 @@ from capplan.scenario import (
     Step,
     origin,
 )
+from capplan.traffic.shapes import planned_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,7 +193,10 @@ def _next_known(found: Lengths, quantile: float) -> float:
 
 
 def _shape_rates(scenario: Scenario) -> dict[str, float]:
-    """Return each class's sustained rate: of a step shape its first level, of a spike its base."""
+    """Return each class's sustained rate at its share.
+
+    Of steps it is the first level, of a spike its base, of any other planned shape its mean.
+    """
     shape = scenario.traffic.shape
     total = math.nan
     if isinstance(shape, Steady):
@@ -200,5 +205,8 @@ def _shape_rates(scenario: Scenario) -> dict[str, float]:
         total = shape.start_rps
     elif isinstance(shape, Spike):
         total = shape.base_rps
+    elif not isinstance(shape, Replay):
+        plan = planned_rate(shape, duration_s=scenario.traffic.duration_s)
+        total = plan.expected / plan.end_s
     shares = sum(c.share for c in scenario.classes)
     return {c.name: total * c.share / shares for c in scenario.classes}

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.arrivals import Even, GammaGaps, Modulated, Poisson, WeibullGaps
 from capplan.scenario.budgeting import BudgetRule, Weights
 from capplan.scenario.classes import (
     ChoiceSize,
@@ -37,20 +38,27 @@ from capplan.scenario.pools import (
     RooflineStep,
     ServiceLaw,
 )
-from capplan.scenario.traffic import (
-    ClassRule,
-    Even,
-    GammaGaps,
-    Poisson,
+from capplan.scenario.shapes import (
+    Calendar,
+    PlannedShape,
+    Ramp,
     Replay,
+    Sequence,
+    Shape,
     Spike,
     Steady,
     Step,
-    Traffic,
+    Sum,
+    TimedShape,
+    Wave,
+    occasion,
 )
+from capplan.scenario.traffic import Bursts, ClassRule, LongOutputs, MixChange, Traffic
 
 __all__ = [
     "BudgetRule",
+    "Bursts",
+    "Calendar",
     "ChoiceSize",
     "ClassRule",
     "ContinuousBatching",
@@ -66,13 +74,18 @@ __all__ = [
     "LinearStep",
     "LognormalLength",
     "LognormalSize",
+    "LongOutputs",
+    "MixChange",
+    "Modulated",
     "Network",
     "Origin",
     "Part",
+    "PlannedShape",
     "Poisson",
     "Pool",
     "Promises",
     "Queue",
+    "Ramp",
     "RateLimit",
     "Replay",
     "RequestClass",
@@ -80,14 +93,21 @@ __all__ = [
     "RooflineStep",
     "Router",
     "Scenario",
+    "Sequence",
     "ServiceLaw",
+    "Shape",
     "Size",
     "Spike",
     "Steady",
     "Step",
+    "Sum",
     "Tenant",
+    "TimedShape",
     "Traffic",
+    "Wave",
+    "WeibullGaps",
     "Weights",
+    "occasion",
     "origin",
 ]
 
@@ -134,6 +154,12 @@ class Scenario(Part):
         used += [(f"classes.{c.name}.pool", c.pool, pools) for c in self.classes]
         used += [("faults.pool", fault.pool, pools) for fault in self.faults]
         used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
+        used += [("traffic.mix", change.request_class, classes) for change in self.traffic.mix]
+        used += [
+            ("traffic.perturbations", p.request_class, classes)
+            for p in self.traffic.perturbations
+            if isinstance(p, LongOutputs)
+        ]
         used += [(f"tenants.{t.name}.classes", c, classes) for t in self.tenants for c in t.classes]
         for field, name, known in used:
             if name is not None and name not in known:

@@ -6,84 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
-
-
-class Poisson(Part):
-    """Independent arrivals: exponential gaps."""
-
-    kind: Literal["poisson"] = "poisson"
-
-
-class GammaGaps(Part):
-    """Renewal arrivals whose gaps are gamma distributed with the given coefficient of variation."""
-
-    kind: Literal["gamma"] = "gamma"
-    cv: Annotated[float, Field(gt=0)]
-
-
-class Even(Part):
-    """Evenly spaced arrivals."""
-
-    kind: Literal["even"] = "even"
-
-
-Arrivals = Annotated[Poisson | GammaGaps | Even, Field(discriminator="kind")]
-
-
-class Replay(Part):
-    """The base trace as recorded, faster or slower (``time_scale``), thinned or superposed.
-
-    ``rate_scale`` < 1 keeps each request with that probability, > 1 superposes shifted copies;
-    both keep the joint distribution of lengths.
-    """
-
-    kind: Literal["replay"] = "replay"
-    time_scale: Rate = 1.0
-    rate_scale: Rate = 1.0
-
-
-class Steady(Part):
-    """A constant rate; with ``per_replica``, ``rate_rps`` for each replica of the primary pool."""
-
-    kind: Literal["steady"] = "steady"
-    rate_rps: Rate
-    per_replica: bool = False
-
-
-class Step(Part):
-    """Rate ``start_rps`` times ``factor`` to the n: ``steps`` levels, each held ``hold_s``.
-
-    Between levels the rate ramps linearly over ``ramp_s``.
-    """
-
-    kind: Literal["step"] = "step"
-    start_rps: Rate
-    factor: Rate = 1.2
-    steps: Count = 5
-    hold_s: PositiveSeconds = 300.0
-    ramp_s: Seconds = 0.0
-
-
-class Spike(Part):
-    """A base rate with bursts to ``peak_rps``: ``burst_s`` long, one every ``every_s``."""
-
-    kind: Literal["spike"] = "spike"
-    base_rps: Rate
-    peak_rps: Rate
-    burst_s: PositiveSeconds = 30.0
-    every_s: PositiveSeconds = 600.0
-    first_s: Seconds = 60.0
-
-    @model_validator(mode="after")
-    def _burst_fits(self) -> Spike:
-        if self.burst_s > self.every_s:
-            msg = "burst_s must not exceed every_s"
-            raise ValueError(msg)
-        return self
-
-
-Shape = Annotated[Replay | Steady | Step | Spike, Field(discriminator="kind")]
+from capplan.scenario.arrivals import Arrivals, Poisson
+from capplan.scenario.part import Fraction, Name, Part, PositiveSeconds, Seconds
+from capplan.scenario.shapes import Replay, Shape
 
 
 class ClassRule(Part):
@@ -100,6 +25,61 @@ class ClassRule(Part):
     max_output_tokens: int | None = None
 
 
+class MixChange(Part):
+    """A class's weight becomes ``share`` at ``at_s``, in a straight line over ``over_s``.
+
+    Classes that switch at different times are a staggered switch.
+    """
+
+    request_class: Name
+    at_s: Seconds
+    share: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    over_s: Seconds = 0.0
+
+
+class Bursts(Part):
+    """Bursts to ``peak_fraction`` times the planned peak: ``burst_s`` long, one every ``every_s``.
+
+    The planned peak is the highest rate of the shape, or of the base trace over 60 s in a replay.
+    """
+
+    kind: Literal["bursts"] = "bursts"
+    peak_fraction: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    burst_s: PositiveSeconds = 30.0
+    every_s: PositiveSeconds = 600.0
+    first_s: Seconds = 600.0
+
+    @model_validator(mode="after")
+    def _burst_fits(self) -> Bursts:
+        if self.burst_s > self.every_s:
+            msg = "burst_s must not exceed every_s"
+            raise ValueError(msg)
+        return self
+
+
+class LongOutputs(Part):
+    """A share of the requests has an output above ``above_tokens``, uniform up to the most.
+
+    ``request_class`` None = requests of every class without a size.
+    """
+
+    kind: Literal["long_outputs"] = "long_outputs"
+    fraction: Fraction = 0.05
+    above_tokens: Annotated[int, Field(ge=0)] = 5000
+    max_tokens: Annotated[int, Field(ge=1)] = 8000
+    request_class: Name | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LongOutputs:
+        if self.max_tokens <= self.above_tokens:
+            msg = "max_tokens must be above above_tokens"
+            raise ValueError(msg)
+        return self
+
+
+Perturbation = Annotated[Bursts | LongOutputs, Field(discriminator="kind")]
+
+
 class Traffic(Part):
     """The crowd: lengths from ``trace`` (a path, ``sample``, or None = the classes' laws)."""
 
@@ -110,10 +90,26 @@ class Traffic(Part):
     rules: tuple[ClassRule, ...] = ()
     streaming_fraction: Fraction | None = None
     """Share of requests of streaming classes that do stream; None = all of them."""
+    mix: tuple[MixChange, ...] = ()
+    """How the weights of the classes change; they begin as the classes' ``share``."""
+    perturbations: tuple[Perturbation, ...] = ()
 
     @model_validator(mode="after")
     def _replay_needs_trace(self) -> Traffic:
         if self.trace is None and isinstance(self.shape, Replay):
             msg = "shape replay needs a trace; give traffic.trace or another traffic.shape.kind"
             raise ValueError(msg)
+        if self.mix and isinstance(self.shape, Replay):
+            msg = "mix changes what is drawn, and a replay draws no classes; give another shape"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _changes_of_a_class_follow_each_other(self) -> Traffic:
+        ends: dict[str, float] = {}
+        for change in sorted(self.mix, key=lambda c: c.at_s):
+            if change.at_s < ends.get(change.request_class, 0.0):
+                msg = f"mix: a change of {change.request_class} begins before the last one ended"
+                raise ValueError(msg)
+            ends[change.request_class] = change.at_s + change.over_s
         return self

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capplan.scenario.traffic import Arrivals, Even, GammaGaps, Poisson
+from capplan.scenario.arrivals import Arrivals, Even, GammaGaps, Modulated, Poisson, WeibullGaps
+from capplan.traffic.curve import levels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,27 +72,78 @@ def gaps(arrivals: Arrivals, n: int, rng: np.random.Generator) -> NDArray[np.flo
     import numpy as np
 
     match arrivals:
-        case Poisson():
+        case Poisson() | Modulated():
             return rng.standard_exponential(n)
         case GammaGaps(cv=cv):
             return rng.standard_gamma(cv**-2, n) * cv**2
         case Even():
             return np.ones(n)
+        case WeibullGaps(cv=cv):
+            shape = weibull_shape(cv)
+            return rng.weibull(shape, n) / math.gamma(1 + 1 / shape)
 
 
 def first_gap(arrivals: Arrivals, rng: np.random.Generator) -> float:
     """Return the wait for the first request: the rest of a gap that began before the start.
 
     It has the equilibrium law, a uniform part of a gap drawn in proportion to its length (for
-    gamma gaps of shape k: gamma of shape k + 1); with it the process is stationary and the rate
+    gamma gaps of shape k: gamma of shape k + 1; for Weibull gaps of shape k: the k-th root of a
+    gamma of shape 1 + 1/k); with it the process is stationary and the rate
     exact from the first second. An ordinary first gap would give bursty traffic
     (cv² - 1)/2 requests too many.
     Source: Cox, "Renewal Theory", 1962, sections 2.2 and 5.4.
     """
     match arrivals:
-        case Poisson():
+        case Poisson() | Modulated():
             return float(rng.standard_exponential())
         case GammaGaps(cv=cv):
             return float(rng.random() * rng.standard_gamma(cv**-2 + 1) * cv**2)
         case Even():
             return float(rng.random())
+        case WeibullGaps(cv=cv):
+            shape = weibull_shape(cv)
+            longer = rng.standard_gamma(1 + 1 / shape) ** (1 / shape)
+            return float(rng.random() * longer / math.gamma(1 + 1 / shape))
+
+
+def weibull_shape(cv: float) -> float:
+    """Return the shape of the Weibull law with that coefficient of variation.
+
+    Solves 1 + cv² = Γ(1 + 2/k) / Γ(1 + 1/k)² for k by bisection; the left side falls with k.
+    Source: Johnson, Kotz, Balakrishnan, "Continuous Univariate Distributions", vol. 1, 2nd ed.,
+    1994, chapter 21.
+
+    >>> round(weibull_shape(1.0), 6)
+    1.0
+    """
+    wanted = math.log1p(cv**2)
+    low, high = 0.05, 100.0
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        found = math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle)
+        low, high = (middle, high) if found > wanted else (low, middle)
+    return math.sqrt(low * high)
+
+
+def modulated(plan: RateCurve, law: Modulated, *, rng: np.random.Generator) -> RateCurve:
+    """Return the plan of one replication under calm and busy times.
+
+    Times alternate, exponential of mean ``calm_s`` and ``busy_s``, begun in the stationary law;
+    the rate in calm times is the plan's times (busy + calm) / (ratio · busy + calm), so that its
+    mean over replications is the plan's at every moment.
+    Source: Fischer and Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook",
+    Performance Evaluation 18, 1993, sections 1 and 2.
+    """
+    import numpy as np
+
+    cycle_s = law.busy_s + law.calm_s
+    begins_busy = rng.random() < law.busy_s / cycle_s
+    means = [law.busy_s, law.calm_s] if begins_busy else [law.calm_s, law.busy_s]
+    calm = cycle_s / (law.ratio * law.busy_s + law.calm_s)
+    rates = [calm * law.ratio, calm] if begins_busy else [calm, calm * law.ratio]
+    lasting = np.zeros(0)
+    while lasting.sum() < plan.end_s:
+        lasting = np.append(lasting, rng.standard_exponential((CHUNK // 2, 2)) * means)
+    edges = np.concatenate([[0.0], np.cumsum(lasting)])
+    edges = edges[: np.searchsorted(edges, plan.end_s) + 1]
+    return plan.times(levels(edges, np.resize(rates, len(edges) - 1)))

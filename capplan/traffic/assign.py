@@ -37,7 +37,7 @@ def completed(
     import pandas as pd
 
     notes: list[str] = []
-    classes, rule = _classes(frame, scenario, source, notes)
+    classes, rule = classes_of(frame, scenario, source, notes)
     rng = stream(seed, replication, Stream.TENANTS)
     out = {
         "request_id": _ids(frame),
@@ -57,10 +57,10 @@ def completed(
     return pd.DataFrame(out), notes
 
 
-def _classes(
+def classes_of(
     frame: pd.DataFrame, scenario: Scenario, source: str, notes: list[str]
 ) -> tuple[Objects, NDArray[np.int64]]:
-    """Return each row's class, and the rule that gave it (-1 = none)."""
+    """Return each row's class and the rule that gave it (-1 = none); say so in ``notes``."""
     import numpy as np
 
     classes = _objects(frame, "request_class")

@@ -159,7 +159,8 @@ class RateCurve:
         width = self.time_s[piece + 1] - self.time_s[piece]
         x = time_s - self.time_s[piece]
         share = np.divide(x, width, out=np.zeros_like(x), where=width > 0)
-        return np.asarray(self.rate_rps[piece] * (1 - share) + self.rate_rps[piece + 1] * share)
+        start, end = self.rate_rps[piece], self.rate_rps[piece + 1]
+        return np.where(start == end, start, start * (1 - share) + end * share)
 
     def _slope(self, piece: NDArray[np.intp]) -> Floats:
         import numpy as np

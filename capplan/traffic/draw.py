@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from capplan.scenario.traffic import Replay
+from capplan.scenario.arrivals import Modulated
+from capplan.scenario.shapes import Replay
 from capplan.schema import DataError
 from capplan.traffic import laws
-from capplan.traffic.arrivals import arrival_times_s
-from capplan.traffic.assign import completed
+from capplan.traffic.arrivals import arrival_times_s, modulated
+from capplan.traffic.assign import classes_of, completed
 from capplan.traffic.copies import occurrence, taken
+from capplan.traffic.mix import drawn_classes, rows_by_class
+from capplan.traffic.perturb import with_bursts, with_extra_requests, with_long_outputs
 from capplan.traffic.replay import replayed, window_s
 from capplan.traffic.sample import read_base
 from capplan.traffic.shapes import planned_rate
@@ -17,7 +21,9 @@ from capplan.traffic.streams import Stream, stream
 from capplan.traffic.trace import Trace, from_frame
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
     from capplan.scenario import Scenario
 
@@ -58,55 +64,83 @@ def draw(
     traffic = scenario.traffic
     if base is None and traffic.trace is not None:
         base = read_base(traffic.trace)
-    key = {"seed": seed, "replication": replication}
+    key = (seed, replication)
     if isinstance(traffic.shape, Replay):
-        frame, end_s = _replay(base, traffic.shape, traffic.duration_s, **key)
+        frame, end_s, notes = _replay(scenario, traffic.shape, base, key)
     else:
-        frame, end_s = _shaped(scenario, base, **key)
+        frame, end_s, notes = _shaped(scenario, base, key)
     source = scenario.name if base is None else base.source
     if frame.empty:
         rule = f"at least one request within {end_s:g} s"
         raise DataError(rule, where=source, field="traffic", value=0)
     capped = scenario.requests is not None and len(frame) >= scenario.requests
-    frame, notes = completed(frame.iloc[: scenario.requests], scenario, source=source, **key)
+    frame, assumed = completed(
+        frame.iloc[: scenario.requests],
+        scenario,
+        source=source,
+        seed=seed,
+        replication=replication,
+    )
+    frame, changed = with_long_outputs(frame, scenario, key=key)
     last = float(frame["arrival_s"].iloc[-1])
     blocks = laws.PREFIX_BLOCK_TOKENS if base is None else base.prefix_block_tokens
+    origin = (LAWS_NOTE,) if base is None else (*base.notes, *assumed)
     return from_frame(
         frame,
         source=source,
         duration_s=last if capped else max(end_s, last),
-        notes=(LAWS_NOTE,) if base is None else (*base.notes, *notes),
+        notes=(*origin, *notes, *changed),
         prefix_block_tokens=blocks,
     )
 
 
 def _replay(
-    base: Trace | None, shape: Replay, duration_s: float, *, seed: int, replication: int
-) -> tuple[pd.DataFrame, float]:
+    scenario: Scenario, shape: Replay, base: Trace | None, key: tuple[int, int]
+) -> tuple[pd.DataFrame, float, list[str]]:
     if base is None:
         msg = "shape replay needs a base trace"
         raise ValueError(msg)
-    frame = replayed(base, shape, duration_s=duration_s, seed=seed, replication=replication)
-    return frame, min(duration_s, window_s(base) * shape.time_scale)
+    duration_s = scenario.traffic.duration_s
+    frame = replayed(base, shape, duration_s=duration_s, seed=key[0], replication=key[1])
+    end_s = min(duration_s, window_s(base) * shape.time_scale)
+    if not scenario.traffic.perturbations or frame.empty:
+        return frame, end_s, []
+    copies = math.ceil(shape.rate_scale)
+    frame, notes = with_extra_requests(frame, base.frame, scenario, end_s, key=key, copies=copies)
+    return frame, end_s, notes
 
 
 def _shaped(
-    scenario: Scenario, base: Trace | None, *, seed: int, replication: int
-) -> tuple[pd.DataFrame, float]:
+    scenario: Scenario, base: Trace | None, key: tuple[int, int]
+) -> tuple[pd.DataFrame, float, list[str]]:
     """Return requests at the times of the shape: rows of the base trace, or of the laws."""
     traffic = scenario.traffic
     plan = planned_rate(
         traffic.shape, duration_s=traffic.duration_s, replicas=scenario.pool().replicas
     )
+    plan = with_bursts(plan, scenario)
+    if isinstance(traffic.arrivals, Modulated):
+        plan = modulated(plan, traffic.arrivals, rng=stream(*key, Stream.MODULATION))
     times = arrival_times_s(
-        plan,
-        traffic.arrivals,
-        rng=stream(seed, replication, Stream.ARRIVALS),
-        limit=scenario.requests,
+        plan, traffic.arrivals, rng=stream(*key, Stream.ARRIVALS), limit=scenario.requests
     )
     if base is None:
-        frame = laws.drawn_rows(scenario, len(times), seed=seed, replication=replication)
-        return frame.assign(arrival_s=times), plan.end_s
-    rng = stream(seed, replication, Stream.ROWS)
-    rows = rng.integers(len(base), size=len(times))
-    return taken(base.frame, rows, occurrence(rows)).assign(arrival_s=times), plan.end_s
+        index = drawn_classes(scenario, times, stream(*key, Stream.CLASSES))
+        frame = laws.drawn_rows(scenario, index, seed=key[0], replication=key[1])
+    else:
+        rows = _rows(scenario, base, times, key)
+        frame = taken(base.frame, rows, occurrence(rows))
+    return frame.assign(arrival_s=times), plan.end_s, []
+
+
+def _rows(
+    scenario: Scenario, base: Trace, times: NDArray[np.float64], key: tuple[int, int]
+) -> NDArray[np.int64]:
+    """Return a row of the base trace for each arrival; its class first where the mix changes."""
+    rng = stream(*key, Stream.ROWS)
+    if not scenario.traffic.mix:
+        return rng.integers(len(base), size=len(times))
+    index = drawn_classes(scenario, times, stream(*key, Stream.CLASSES))
+    classes, _ = classes_of(base.frame, scenario, base.source, [])
+    names = [c.name for c in scenario.classes]
+    return rows_by_class(names, index, classes, rng, source=base.source)

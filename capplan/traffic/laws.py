@@ -35,13 +35,12 @@ PREFIX_BLOCK_TOKENS = 16
 MOST_REDRAWS = 1000
 
 
-def drawn_rows(scenario: Scenario, n: int, *, seed: int, replication: int) -> pd.DataFrame:
-    """Return n rows: class and tenant by share, lengths by the class's laws, tenant prefixes."""
+def drawn_rows(scenario: Scenario, index: Ints, *, seed: int, replication: int) -> pd.DataFrame:
+    """Return a row for each class index: tenant by share, lengths by the class's laws, prefix."""
     import numpy as np
     import pandas as pd
 
-    classes = scenario.classes
-    index = pick(n, [c.share for c in classes], stream(seed, replication, Stream.CLASSES))
+    classes, n = scenario.classes, len(index)
     normals = stream(seed, replication, Stream.LENGTHS).standard_normal((n, 2))
     prompt, output = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for i, c in enumerate(classes):

@@ -11,7 +11,7 @@ from capplan.traffic.streams import Stream, stream
 if TYPE_CHECKING:
     import pandas as pd
 
-    from capplan.scenario.traffic import Replay
+    from capplan.scenario.shapes import Replay
     from capplan.traffic.trace import Trace
 
 

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import TYPE_CHECKING
 
-from capplan.scenario.traffic import Replay, Shape, Spike, Steady, Step
+from capplan.scenario.shapes import (
+    DAYS_OF_A_WEEK,
+    HOURS_OF_A_DAY,
+    Calendar,
+    Ramp,
+    Replay,
+    Sequence,
+    Shape,
+    Spike,
+    Steady,
+    Step,
+    Sum,
+    Wave,
+)
 from capplan.traffic.curve import RateCurve, curve, levels
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+    Floats = NDArray[np.float64]
 
-def planned_rate(shape: Shape, *, duration_s: float, replicas: int = 1) -> RateCurve:
+HOUR_S = 3600.0
+PIECES_OF_A_WAVE = 64
+
+
+def planned_rate(  # noqa: PLR0911 (the one place that tells shapes apart)
+    shape: Shape, *, duration_s: float, replicas: int = 1
+) -> RateCurve:
     """Return the planned rate of a shape from 0 to ``duration_s`` or to the end of its plan.
 
     ``replicas`` counts those of the primary pool, for a rate given per replica.
@@ -37,8 +59,19 @@ def planned_rate(shape: Shape, *, duration_s: float, replicas: int = 1) -> RateC
             return curve([0.0, duration_s], [rate, rate])
         case Step():
             return _steps(shape).until(duration_s)
+        case Ramp():
+            return _ramp(shape, duration_s)
         case Spike():
             return _bursts(shape, duration_s)
+        case Wave():
+            return _wave(shape, duration_s)
+        case Calendar():
+            return _calendar(shape, duration_s)
+        case Sequence():
+            return _one_after_the_other(shape, replicas).until(duration_s)
+        case Sum():
+            plans = [planned_rate(p, duration_s=duration_s, replicas=replicas) for p in shape.parts]
+            return functools.reduce(RateCurve.plus, plans)
         case Replay():
             msg = "a replay has no planned rate: it has its trace's"
             raise ValueError(msg)
@@ -62,18 +95,86 @@ def _steps(shape: Step) -> RateCurve:
     return curve(times, rates)
 
 
+def _ramp(shape: Ramp, duration_s: float) -> RateCurve:
+    top = shape.seconds()
+    times = [0.0, top, max(top, duration_s)]
+    return curve(times, [shape.start_rps, shape.target_rps, shape.target_rps]).until(duration_s)
+
+
+def _wave(shape: Wave, duration_s: float) -> RateCurve:
+    """Return the sine in straight pieces, 64 a period; they reach 99.9 % of its amplitude."""
+    import numpy as np
+
+    pieces = math.ceil(duration_s / shape.period_s * PIECES_OF_A_WAVE)
+    time = np.minimum(np.arange(pieces + 1) * shape.period_s / PIECES_OF_A_WAVE, duration_s)
+    swing = shape.amplitude_fraction * np.sin(2 * np.pi * time / shape.period_s)
+    return curve(time, shape.rate_rps * (1 + swing))
+
+
+def _calendar(shape: Calendar, duration_s: float) -> RateCurve:
+    """Return the rate through the full hours, from the start's hour on."""
+    import numpy as np
+
+    first = math.floor(shape.start_hour)
+    hour = first + np.arange(math.ceil(duration_s / HOUR_S) + 2)
+    day = hour // HOURS_OF_A_DAY
+    factor = np.asarray(shape.weekdays)[(shape.start_weekday + day) % DAYS_OF_A_WEEK]
+    factor = np.where(np.isin(day, shape.holidays), shape.holiday_factor, factor)
+    pattern = np.asarray(shape.hours) / np.mean(shape.hours)
+    rate = shape.rate_rps * factor * pattern[hour % HOURS_OF_A_DAY]
+    at = (hour - shape.start_hour) * HOUR_S
+    time = np.concatenate([[0.0], at[(at > 0) & (at < duration_s)], [duration_s]])
+    return curve(time, np.interp(time, at, rate))
+
+
+def _one_after_the_other(shape: Sequence, replicas: int) -> RateCurve:
+    import numpy as np
+
+    times: list[Floats] = []
+    rates: list[Floats] = []
+    start = 0.0
+    for part in shape.parts:
+        plan = planned_rate(part.shape, duration_s=part.duration_s, replicas=replicas)
+        end = start + part.duration_s
+        times += [start + plan.time_s, np.array([start + plan.end_s, end])]
+        last = 0.0 if plan.end_s < part.duration_s else plan.rate_rps[-1]
+        rates += [plan.rate_rps, np.array([last, last])]
+        start = end
+    return curve(np.concatenate(times), np.concatenate(rates))
+
+
 def _bursts(shape: Spike, duration_s: float) -> RateCurve:
+    windows = burst_windows(
+        duration_s, burst_s=shape.burst_s, every_s=shape.every_s, first_s=shape.first_s
+    )
+    extra = windows.scaled(shape.peak_rps)
+    return outside(windows).scaled(shape.base_rps).plus(extra)
+
+
+def burst_windows(
+    duration_s: float, *, burst_s: float, every_s: float, first_s: float
+) -> RateCurve:
+    """Return a plan that is 1 within the bursts and 0 between them.
+
+    >>> burst_windows(100.0, burst_s=10.0, every_s=50.0, first_s=20.0).expected
+    20.0
+    """
     edges, rates = [0.0], []
-    start = shape.first_s
+    start = first_s
     while start < duration_s:
-        end = min(start + shape.burst_s, duration_s)
+        end = min(start + burst_s, duration_s)
         if start > edges[-1]:
             edges.append(start)
-            rates.append(shape.base_rps)
+            rates.append(0.0)
         edges.append(end)
-        rates.append(shape.peak_rps)
-        start += shape.every_s
+        rates.append(1.0)
+        start += every_s
     if edges[-1] < duration_s:
         edges.append(duration_s)
-        rates.append(shape.base_rps)
+        rates.append(0.0)
     return levels(edges, rates)
+
+
+def outside(windows: RateCurve) -> RateCurve:
+    """Return the plan that is 1 where ``windows`` is 0, and 0 where it is 1."""
+    return RateCurve(time_s=windows.time_s, rate_rps=1.0 - windows.rate_rps)

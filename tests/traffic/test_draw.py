@@ -428,7 +428,7 @@ def test_what_the_trace_says_stays(chat):
     assert frame["tenant"].tolist()[0::2] == ["x", "y"]
     assert frame["priority"].tolist() == [5, 0, 0, 2]
     assert frame["streaming"].tolist() == [True, True, False, True]
-    assert frame["deadline_s"].tolist() == [1.5, 30.0, 2.5, 3.5]
+    assert frame["deadline_s"].tolist() == [1.5, chat.request_class().promises.deadline_s, 2.5, 3.5]
     assert frame["size"].tolist()[0] == 7
 
 

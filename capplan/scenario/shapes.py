@@ -1,0 +1,218 @@
+"""The shape of the load: the planned rate over time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Rate, Seconds
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+HOURS_OF_A_DAY = 24
+DAYS_OF_A_WEEK = 7
+
+
+class Replay(Part):
+    """The base trace as recorded, slower or faster, thinned or superposed.
+
+    Recorded times are multiplied by ``time_scale``: 0.5 is twice as fast. ``rate_scale`` < 1
+    keeps each request with that probability, > 1 superposes shifted copies; both keep the joint
+    distribution of lengths.
+    """
+
+    kind: Literal["replay"] = "replay"
+    time_scale: Rate = 1.0
+    rate_scale: Rate = 1.0
+
+
+class Steady(Part):
+    """A constant rate; with ``per_replica``, ``rate_rps`` for each replica of the primary pool."""
+
+    kind: Literal["steady"] = "steady"
+    rate_rps: Rate
+    per_replica: bool = False
+
+
+class Step(Part):
+    """Rate ``start_rps`` times ``factor`` to the n: ``steps`` levels, each held ``hold_s``.
+
+    Between levels the rate ramps linearly over ``ramp_s``. Nothing arrives after the last level.
+    """
+
+    kind: Literal["step"] = "step"
+    start_rps: Rate
+    factor: Rate = 1.2
+    steps: Count = 5
+    hold_s: PositiveSeconds = 300.0
+    ramp_s: Seconds = 0.0
+
+
+class Ramp(Part):
+    """From ``start_rps`` in a straight line to ``target_rps``, held to the end.
+
+    State either how long it takes (``ramp_s``) or how steep it is (``ramp_rps_per_s``, requests/s
+    per second): ramp rate = (target - start) / ramp time.
+    """
+
+    kind: Literal["ramp"] = "ramp"
+    start_rps: Rate
+    target_rps: Rate
+    ramp_s: PositiveSeconds | None = None
+    ramp_rps_per_s: Rate | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Ramp:
+        if (self.ramp_s is None) == (self.ramp_rps_per_s is None):
+            msg = "give one of ramp_s and ramp_rps_per_s"
+            raise ValueError(msg)
+        return self
+
+    def seconds(self) -> float:
+        """Return how long the ramp takes, s.
+
+        >>> Ramp(start_rps=2, target_rps=12, ramp_rps_per_s=0.5).seconds()
+        20.0
+        """
+        if self.ramp_s is not None:
+            return self.ramp_s
+        return abs(self.target_rps - self.start_rps) / (self.ramp_rps_per_s or 1.0)
+
+    def rate_of_rise(self) -> float:
+        """Return the ramp rate, negative for a falling load, requests/s per second.
+
+        >>> Ramp(start_rps=2, target_rps=12, ramp_s=20).rate_of_rise()
+        0.5
+        """
+        rise, seconds = self.target_rps - self.start_rps, self.seconds()
+        return rise / seconds if seconds > 0 else 0.0
+
+
+class Spike(Part):
+    """A base rate with bursts to ``peak_rps``: ``burst_s`` long, one every ``every_s``."""
+
+    kind: Literal["spike"] = "spike"
+    base_rps: Rate
+    peak_rps: Rate
+    burst_s: PositiveSeconds = 30.0
+    every_s: PositiveSeconds = 600.0
+    first_s: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _burst_fits(self) -> Spike:
+        if self.burst_s > self.every_s:
+            msg = "burst_s must not exceed every_s"
+            raise ValueError(msg)
+        return self
+
+
+class Wave(Part):
+    """A sine about ``rate_rps``: it starts at the mean, rising, and swings by the amplitude."""
+
+    kind: Literal["wave"] = "wave"
+    rate_rps: Rate
+    amplitude_fraction: Annotated[Fraction, Field(gt=0)] = 0.5
+    period_s: PositiveSeconds = 600.0
+
+
+class Calendar(Part):
+    """Days and weeks: an hourly pattern, a factor per weekday, holidays.
+
+    ``rate_rps`` is the mean rate of a day of factor 1. Rates stand at full hours with straight
+    lines between. Weekdays count from Monday = 0; ``holidays`` are day numbers from the start
+    (0 = the first day), and a holiday has ``holiday_factor`` instead of its weekday's.
+    """
+
+    kind: Literal["calendar"] = "calendar"
+    rate_rps: Rate
+    hours: Annotated[
+        tuple[Weight, ...], Field(min_length=HOURS_OF_A_DAY, max_length=HOURS_OF_A_DAY)
+    ] = (1.0,) * HOURS_OF_A_DAY
+    weekdays: Annotated[
+        tuple[Weight, ...], Field(min_length=DAYS_OF_A_WEEK, max_length=DAYS_OF_A_WEEK)
+    ] = (1.0,) * DAYS_OF_A_WEEK
+    holidays: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    holiday_factor: Weight = 0.3
+    start_weekday: Annotated[int, Field(ge=0, lt=DAYS_OF_A_WEEK)] = 0
+    start_hour: Annotated[float, Field(ge=0, lt=HOURS_OF_A_DAY)] = 0.0
+
+    @model_validator(mode="after")
+    def _some_load(self) -> Calendar:
+        if sum(self.hours) <= 0 or sum(self.weekdays) <= 0:
+            msg = "hours and weekdays must each have a positive entry"
+            raise ValueError(msg)
+        return self
+
+
+class TimedShape(Part):
+    """One part of a sequence: a shape, held for a time."""
+
+    shape: PlannedShape
+    duration_s: PositiveSeconds
+
+
+class Sequence(Part):
+    """Shapes one after the other, each from its own start."""
+
+    kind: Literal["sequence"] = "sequence"
+    parts: Annotated[tuple[TimedShape, ...], Field(min_length=1)]
+
+
+class Sum(Part):
+    """Shapes on top of each other: their rates add while all of them last."""
+
+    kind: Literal["sum"] = "sum"
+    parts: Annotated[tuple[PlannedShape, ...], Field(min_length=1)]
+
+
+PlannedShape = Annotated[
+    Steady | Step | Ramp | Spike | Wave | Calendar | Sequence | Sum, Field(discriminator="kind")
+]
+Shape = Annotated[
+    Replay | Steady | Step | Ramp | Spike | Wave | Calendar | Sequence | Sum,
+    Field(discriminator="kind"),
+]
+
+TimedShape.model_rebuild()
+Sequence.model_rebuild()
+Sum.model_rebuild()
+
+
+def occasion(name: str, *, base_rps: float, peak_rps: float, part_s: float = 900.0) -> PlannedShape:
+    """Return the load shape of an occasion between a base and a peak rate.
+
+    A promotion is a spike from base to peak; an iteration is a wave between both; a release is
+    all four in turn (steady base, steps, spike, wave), each for ``part_s``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown occasion or a peak that is not above the base.
+
+    Examples
+    --------
+    >>> occasion("promotion", base_rps=5, peak_rps=20).peak_rps
+    20.0
+    """
+    if peak_rps <= base_rps:
+        msg = f"peak_rps must be above base_rps, got {peak_rps} and {base_rps}"
+        raise ValueError(msg)
+    middle, swing = (peak_rps + base_rps) / 2, (peak_rps - base_rps) / (peak_rps + base_rps)
+    spike = Spike(
+        base_rps=base_rps, peak_rps=peak_rps, every_s=part_s / 2, first_s=part_s / 15,
+        burst_s=min(30.0, part_s / 2),
+    )  # fmt: skip
+    wave = Wave(rate_rps=middle, amplitude_fraction=swing, period_s=part_s / 2)
+    if name == "promotion":
+        return spike
+    if name == "iteration":
+        return wave
+    if name != "release":
+        msg = f"occasion: one of promotion, iteration, release, got {name!r}"
+        raise ValueError(msg)
+    steps = Step(
+        start_rps=base_rps, factor=(peak_rps / base_rps) ** 0.25, steps=5, hold_s=part_s / 5
+    )
+    shapes = (Steady(rate_rps=base_rps), steps, spike, wave)
+    return Sequence(parts=tuple(TimedShape(shape=s, duration_s=part_s) for s in shapes))
