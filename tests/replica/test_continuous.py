@@ -175,16 +175,16 @@ def jobs_of(rows):
 
 @settings(max_examples=300)
 @given(
-    workloads(),
-    st.integers(1, 12),
-    st.integers(1, 200),
-    st.sampled_from([1, 4, 16]),
-    st.integers(0, 60),
-    st.booleans(),
-    st.sampled_from(["fifo", "priority"]),
+    rows=workloads(),
+    seqs=st.integers(1, 12),
+    tokens=st.integers(1, 200),
+    block=st.sampled_from([1, 4, 16]),
+    spare=st.integers(0, 60),
+    chunked=st.booleans(),
+    order=st.sampled_from(["fifo", "priority"]),
 )
 def test_every_moment_is_that_of_the_scheduler_written_out(
-    rows, seqs, tokens, block, spare, chunked, order
+    *, rows, seqs, tokens, block, spare, chunked, order
 ):
     longest = max(prompt + output for _, prompt, output, _ in rows)
     tokens = tokens if chunked else max(tokens, 130)
@@ -308,8 +308,9 @@ def test_without_chunked_prefill_a_prompt_waits_for_a_step_that_holds_it_whole()
 
 def test_priority_goes_first_within_the_places():
     engine = engine_of(max_num_seqs=1, order="priority")
-    low, high = Job(prompt_tokens=8, output_tokens=2, priority=5), Job(
-        prompt_tokens=8, output_tokens=2, priority=1
+    low, high = (
+        Job(prompt_tokens=8, output_tokens=2, priority=5),
+        Job(prompt_tokens=8, output_tokens=2, priority=1),
     )
     drive(engine, [(0.0, low), (0.0, high)])
     assert high.decode_end_s < low.decode_end_s

@@ -1,0 +1,420 @@
+"""What holds in every run, whatever the scenario."""
+
+import hashlib
+import io
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pandas as pd
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from capplan.results.books import books, check_books
+from capplan.results.segments import segments
+from capplan.simulation import simulate, simulate_many
+from capplan.simulation.run import _Run
+
+KEYS = ["request_class", "tenant", "attempt"]
+OUTCOMES = ("succeeded", "rejected", "timed_out", "failed", "cancelled", "in_flight")
+
+MOMENTS = [
+    "intended_start_s",
+    "sent_s",
+    "gateway_in_s",
+    "gateway_admitted_s",
+    "service_queue_in_s",
+    "scheduler_queue_in_s",
+    "batch_in_s",
+    "prefill_end_s",
+    "decode_end_s",
+]
+
+maybe = st.none
+
+
+def queues():
+    return st.fixed_dictionaries(
+        {
+            "length": maybe() | st.integers(0, 6),
+            "wait_limit_s": maybe() | st.floats(0.01, 2.0),
+            "order": st.sampled_from(["fifo", "priority"]),
+            "retry_after_s": st.floats(0, 1.0),
+        }
+    )
+
+
+def continuous():
+    return st.fixed_dictionaries(
+        {
+            "kind": st.just("continuous"),
+            "max_num_seqs": st.integers(1, 8),
+            "max_num_batched_tokens": st.integers(300, 400),
+            "max_model_len": st.just(300),
+            "chunked_prefill": st.booleans(),
+            "block_size": st.sampled_from([1, 16]),
+            "kv_blocks": st.integers(4, 60),
+            "scheduler": queues(),
+            "step_time": st.just(
+                {
+                    "kind": "linear",
+                    "base_s": 4e-3,
+                    "per_prefill_token_s": 1e-4,
+                    "per_sequence_s": 1e-3,
+                    "per_context_token_s": 1e-6,
+                }
+            ),
+        }
+    )
+
+
+def dynamic():
+    return st.fixed_dictionaries(
+        {
+            "kind": st.just("dynamic"),
+            "max_batch_size": st.integers(1, 5),
+            "max_queue_delay_s": st.sampled_from([0.0, 0.05, 0.3]),
+            "scheduler": queues(),
+            "service": st.fixed_dictionaries(
+                {
+                    "base_s": st.floats(0.01, 0.3),
+                    "per_item_s": st.sampled_from([0.0, 0.02]),
+                    "exponential": st.booleans(),
+                }
+            ),
+        }
+    )
+
+
+def pools(name):
+    return st.fixed_dictionaries(
+        {
+            "name": st.just(name),
+            "replicas": st.integers(1, 3),
+            "queue": queues(),
+            "router": st.fixed_dictionaries(
+                {
+                    "policy": st.sampled_from(["round_robin", "least_in_flight", "random"]),
+                    "max_in_flight": maybe() | st.integers(1, 6),
+                }
+            ),
+            "batching": continuous() | dynamic(),
+        }
+    )
+
+
+def classes(name, pool):
+    retry = st.fixed_dictionaries(
+        {
+            "max_attempts": st.integers(1, 4),
+            "attempt_timeout_s": maybe() | st.floats(0.05, 2.0),
+            "backoff_s": st.sampled_from([0.0, 0.1]),
+            "multiplier": st.sampled_from([1.0, 2.0]),
+            "jitter": st.booleans(),
+            "honour_retry_after": st.booleans(),
+            "retry_on": st.lists(st.sampled_from(["rejected", "timed_out", "failed"]), unique=True),
+        }
+    )
+    return st.fixed_dictionaries(
+        {
+            "name": st.just(name),
+            "pool": st.just(pool),
+            "priority": st.integers(0, 2),
+            "streaming": st.booleans(),
+            "promises": st.fixed_dictionaries({"deadline_s": maybe() | st.floats(0.1, 3.0)}),
+            "retry": retry,
+        }
+    )
+
+
+def gateways():
+    limit = st.fixed_dictionaries({"rate_rps": st.floats(2, 40), "burst": st.integers(1, 5)})
+    return st.fixed_dictionaries(
+        {
+            "rate_limit": maybe() | limit,
+            "concurrency": maybe() | st.integers(1, 10),
+            "queue": queues(),
+            "overhead_s": st.sampled_from([0.0, 0.02]),
+            "overhead_fraction": st.sampled_from([0.0, 0.2]),
+        }
+    )
+
+
+def faults():
+    return st.fixed_dictionaries(
+        {
+            "pool": st.sampled_from([None, "a", "b"]),
+            "at_s": st.floats(0, 3),
+            "count": st.integers(1, 3),
+            "down_s": maybe() | st.floats(0.05, 2),
+        }
+    )
+
+
+@st.composite
+def scenarios(draw):
+    return {
+        "classes": [draw(classes("chat", "a")), draw(classes("embed", "b"))],
+        "tenants": [{"name": "x"}, {"name": "y"}],
+        "pools": [draw(pools("a")), draw(pools("b"))],
+        "network": {"one_way_s": draw(st.sampled_from([0.0, 0.015]))},
+        "gateway": draw(gateways()),
+        "faults": draw(st.lists(faults(), max_size=3)),
+        "drain_s": draw(st.sampled_from([0.3, 60.0])),
+    }
+
+
+@st.composite
+def requests(draw):
+    """Return up to 60 rows from a drawn seed: a fraction of the cost of drawing each number."""
+    size, rng = draw(st.integers(1, 60)), np.random.default_rng(draw(st.integers(0, 2**32)))
+    return {
+        "arrival_s": np.cumsum(rng.choice([0.0, 0.01, 0.05, 0.2], size)),
+        "prompt_tokens": rng.integers(1, 200, size),
+        "output_tokens": rng.integers(1, 60, size),
+        "request_class": rng.choice(["chat", "embed"], size).tolist(),
+        "tenant": rng.choice(["x", "y"], size).tolist(),
+    }
+
+
+random_runs = given(scenario=scenarios(), rows=requests())
+quick = settings(
+    max_examples=100,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+    ],
+)
+
+
+@quick
+@random_runs
+def test_books_balance_segments_add_up_and_limits_hold(build, trace_of, scenario, rows):
+    built = build(**scenario)
+    result = simulate(built, trace=trace_of(**rows))
+    books_balance(result)
+    segments_add_up(result.requests)
+    moments_are_in_order(result.requests)
+    callers_keep_their_limits(result.requests, built)
+    queues_keep_their_limits(result.requests, built)
+
+
+def books_balance(result):
+    check_books(result)
+    table = books(result, by=KEYS)
+    ends = [outcome for outcome in OUTCOMES if outcome != "succeeded"]
+    assert (table["entered"] == table["left"] + table[ends].sum(axis=1)).all()
+    log = result.requests
+    per_key = pd.crosstab([log[key] for key in KEYS], log["outcome"]).sum(axis=1)
+    assert per_key.equals(log.groupby(KEYS).size())
+    assert set(log["outcome"]) <= set(OUTCOMES)
+    first = log[log["attempt"] == 1]
+    assert sorted(first["request_id"]) == sorted(result.trace.frame["request_id"])
+    assert (log["wasted_tokens"][log["outcome"] == "succeeded"] == 0).all()
+    assert (log["wasted_tokens"] >= 0).all()
+
+
+def segments_add_up(log):
+    served = log[log["outcome"] == "succeeded"]
+    for until, end in (("last_token", "finish_s"), ("first_token", "first_token_s")):
+        parts = segments(served, until=until)
+        assert (parts >= -1e-9).all(axis=None)
+        total = served[end] - served["intended_start_s"]
+        np.testing.assert_allclose(parts.sum(axis=1), total, rtol=0, atol=1e-9)
+
+
+def moments_are_in_order(log):
+    moments = log[MOMENTS].to_numpy()
+    steps = np.diff(moments, axis=1)
+    assert (steps[~np.isnan(steps)] >= 0).all()
+    reached = ~np.isnan(moments)
+    assert (reached[:, :-1] | ~reached[:, 1:]).all()
+
+
+def callers_keep_their_limits(log, built):
+    for c in built.classes:
+        mine = log[log["request_class"] == c.name]
+        assert (mine["attempt"] <= c.retry.max_attempts).all()
+        spent = mine["finish_s"] - mine["sent_s"]
+        assert not (spent > (c.retry.attempt_timeout_s or np.inf) + 1e-9).any()
+        first = mine.groupby("request_id")["intended_start_s"].transform("min")
+        assert not (mine["finish_s"] > first + mine["deadline_s"] + 1e-9).any()
+
+
+def queues_keep_their_limits(log, built):
+    for c in built.classes:
+        mine, pool = log[log["request_class"] == c.name], built.pool_of(c.name)
+        for queue, entry, exit_ in (
+            (built.gateway.queue, "gateway_in_s", "gateway_admitted_s"),
+            (pool.queue, "service_queue_in_s", "scheduler_queue_in_s"),
+            (pool.batching.scheduler, "scheduler_queue_in_s", "batch_in_s"),
+        ):
+            waited = mine[exit_] - mine[entry]
+            assert not (waited > (queue.wait_limit_s or np.inf) + 1e-9).any()
+
+
+def places(run):
+    """Return how often each attempt stands somewhere, by its identity."""
+    found = Counter(map(id, run.gateway.queue.line))
+    for pool in run.pools.values():
+        found.update(map(id, pool.queue.line))
+        for replica in pool.replicas:
+            engine = replica.engine
+            found.update(map(id, engine.waiting))
+            found.update(map(id, engine._running if engine.has_kv else engine._batch))
+    return found
+
+
+@quick
+@random_runs
+def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, scenario, rows):
+    built = build(**scenario)
+    run = _Run(built, trace_of(**rows), seed=0, replication=0)
+    run.callers.start(run.gateway)
+    while run._busy() and run.clock._queue[0][0] <= run.until_s:
+        run.clock.step()
+        found = places(run)
+        assert not found or max(found.values()) == 1
+        for attempt in run.callers.attempts:
+            held = attempt.place in {"gateway_queue", "service_queue", "replica"}
+            assert held <= (found[id(attempt)] == 1)
+        open_slots = sum(
+            a.place in {"gateway", "service_queue", "replica", "answer"}
+            for a in run.callers.attempts
+        )
+        assert run.gateway.in_flight == open_slots
+        assert built.gateway.concurrency is None or open_slots <= built.gateway.concurrency
+        for pool in built.pools:
+            check_pool(pool, run.pools[pool.name])
+
+
+def check_pool(rules, pool):
+    length = rules.queue.length
+    assert length is None or len(pool.queue.line) <= length
+    for replica in pool.replicas:
+        engine = replica.engine
+        running = engine.prefilling + engine.decoding
+        assert running <= engine.places
+        assert replica.in_flight == len(engine.waiting) + running
+        assert rules.router.max_in_flight is None or (
+            replica.in_flight <= rules.router.max_in_flight
+        )
+        assert replica.up or not replica.in_flight
+        if engine.has_kv:
+            assert 0 <= engine._free <= engine.kv_blocks
+
+
+def digest(frame):
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer)
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+@settings(quick, max_examples=40)
+@random_runs
+def test_the_same_seed_gives_the_same_bytes(build, trace_of, scenario, rows):
+    built, trace = build(**scenario), trace_of(**rows)
+    one, two = (simulate(built, trace=trace, seed=3, replication=1) for _ in range(2))
+    assert digest(one.requests) == digest(two.requests)
+    assert digest(one.timeline) == digest(two.timeline)
+    assert one.duration_s == two.duration_s
+
+
+@settings(quick, max_examples=60)
+@random_runs
+def test_lengths_on_the_timeline_are_those_the_log_implies(build, trace_of, scenario, rows):
+    """Little's law holds exactly when both tell the same story at every instant."""
+    scenario["network"] = {"one_way_s": 0.0}
+    result = simulate(build(**scenario), trace=trace_of(**rows))
+    timeline = result.timeline.set_index(["layer", "replica", "metric"]).sort_index()
+    for key, entered, left in stays(result.requests):
+        series = timeline.loc[key]
+        times = series["time_s"].to_numpy()[:, None]
+        inside = (entered.to_numpy() <= times) & (left.to_numpy() > times)
+        np.testing.assert_array_equal(series["value"], inside.sum(axis=1))
+
+
+def stays(log):
+    """Yield each place with a length on the timeline, and from when to when who was there."""
+    end = log["finish_s"].fillna(np.inf)
+    yield ("caller", "", "in_flight"), log["sent_s"], end
+    yield ("gateway", "", "length"), log["gateway_in_s"], log["gateway_admitted_s"].fillna(end)
+    for pool, request_class in (("a", "chat"), ("b", "embed")):
+        mine = log[log["request_class"] == request_class]
+        left = mine["scheduler_queue_in_s"].fillna(end[mine.index])
+        yield ("service_queue", pool, "length"), mine["service_queue_in_s"], left
+
+
+@settings(quick, max_examples=60)
+@given(
+    sizes=st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 3)), min_size=1, max_size=60),
+    servers=st.integers(1, 5),
+)
+def test_more_replicas_make_no_request_of_a_single_queue_later(build, trace_of, sizes, servers):
+    """Guaranteed for FIFO, one request a replica, service times that belong to the requests.
+
+    Source: Kiefer, Wolfowitz, "On the theory of queues with many servers", 1955: the vector of
+    remaining work is monotone in the number of servers, on every path.
+    """
+    gaps, size = zip(*sizes, strict=True)
+    trace = trace_of(np.cumsum(gaps), size=list(size))
+    service = {"base_s": 1e-9, "per_size_s": 1.0}
+    batching = {"kind": "dynamic", "max_batch_size": 1, "service": service}
+    fields = {"batching": batching, "pool": {"router": {"max_in_flight": 1}}}
+    ends = [
+        simulate(build(replicas=n, **fields), trace=trace).requests["finish_s"]
+        for n in (servers, servers + 1)
+    ]
+    assert (ends[1] <= ends[0] + 1e-9).all()
+
+
+def test_more_replicas_never_raise_the_mean_under_common_random_numbers(single_queue, trace_of):
+    rng = np.random.default_rng(5)
+    trace = trace_of(np.cumsum(rng.exponential(1 / 2.5, 3000)))
+    means = [
+        simulate(single_queue(n), trace=trace).requests.eval("finish_s - intended_start_s").mean()
+        for n in range(3, 9)
+    ]
+    assert means == sorted(means, reverse=True)
+
+
+def test_a_request_that_waits_alone_takes_no_notice_of_the_time_unit(build, trace_of):
+    """Scaling every time of a scenario scales every moment."""
+    rng = np.random.default_rng(2)
+    arrivals = np.cumsum(rng.exponential(0.02, 400))
+
+    def finish(scale):
+        step = {
+            "kind": "linear",
+            "base_s": 4e-3 * scale,
+            "per_prefill_token_s": 1e-5 * scale,
+            "per_sequence_s": 1e-4 * scale,
+            "per_context_token_s": 1e-7 * scale,
+        }
+        batching = {"kind": "continuous", "kv_blocks": 300, "step_time": step}
+        log = simulate(build(batching=batching), trace=trace_of(arrivals * scale)).requests
+        return log["finish_s"]
+
+    np.testing.assert_allclose(finish(4.0), finish(1.0) * 4, rtol=1e-12)
+
+
+def test_the_order_of_equal_requests_changes_only_their_names(build, trace_of):
+    arrivals = np.repeat([0.0, 0.1], 20)
+    names = [f"r{i}" for i in range(40)]
+    scenario = build(replicas=3)
+    one = simulate(scenario, trace=trace_of(arrivals, request_id=names)).requests
+    two = simulate(scenario, trace=trace_of(arrivals, request_id=names[::-1])).requests
+    pd.testing.assert_frame_equal(one.drop(columns="request_id"), two.drop(columns="request_id"))
+
+
+def test_replications_in_other_processes_are_the_same(build):
+    scenario = build(requests=50)
+    here = simulate_many(scenario, replications=2, seed=4)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        there = simulate_many(scenario, replications=2, seed=4, executor=executor)
+    assert [digest(run.requests) for run in here] == [digest(run.requests) for run in there]
+    assert digest(here[0].requests) != digest(here[1].requests)
