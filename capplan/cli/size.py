@@ -1,9 +1,152 @@
-"""``capplan size``."""
+"""``capplan size``: how many replicas, also with some of them lost."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from capplan.cli import exits
+from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.parsing import (
+    add_backend,
+    add_check,
+    add_command,
+    add_json,
+    add_out,
+    add_scenario,
+    add_seed,
+    add_trace,
+    natural,
+    positive,
+    scenario_of,
+)
+
+if TYPE_CHECKING:
+    from capplan.evidence import Inputs
+    from capplan.scenario import Scenario
 
 
 def add(commands: Any) -> None:
     """Offer the command."""
+    parser = add_command(
+        commands,
+        "size",
+        "find the fewest replicas that keep the promises, also with some lost",
+        _run,
+        "Every number is simulated on the same drawn crowds; those that fail say why.",
+    )
+    add_scenario(parser)
+    add_trace(parser)
+    add_seed(parser)
+    parser.add_argument(
+        "--lose",
+        metavar="K",
+        type=natural,
+        action="append",
+        help="replicas lost; may be given again (0 and 1)",
+    )
+    parser.add_argument("--pool", metavar="NAME", help="the pool to size (the primary one)")
+    parser.add_argument(
+        "--replications", metavar="N", type=positive, default=1, help="crowds judged together (1)"
+    )
+    parser.add_argument(
+        "--most", metavar="N", type=positive, default=64, help="most replicas tried (64)"
+    )
+    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="processes (1)")
+    add_backend(parser)
+    add_out(parser)
+    add_check(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    scenario = scenario_of(args)
+    _check(args, scenario)
+
+    from capplan.evidence import store
+    from capplan.evidence.encoding import plain
+    from capplan.sizing import size
+    from capplan.traffic.draw import draw
+
+    lose = sorted(set(args.lose or (0, 1)))
+    traces = [draw(scenario, seed=args.seed, replication=i) for i in range(args.replications)]
+    found = size(
+        scenario,
+        lose=lose,
+        pool=args.pool,
+        seed=args.seed,
+        traces=traces,
+        n_max=args.most,
+        jobs=args.jobs,
+    )
+    inputs = _inputs(args, scenario, lose, traces)
+    document = plain({"run_id": inputs.run_id, **found.to_json()})
+    if args.out is not None:
+        store(inputs, {"points": found.frame()}, args.out, found.verdict, summary=document)
+    if args.json:
+        print_json(document)
+    else:
+        _print(document, args.out)
+    return exits.checked(document["verdict"]["outcome"], check=args.check)
+
+
+def _check(args: argparse.Namespace, scenario: Scenario) -> None:
+    from capplan.schema import DataError
+
+    pools = [pool.name for pool in scenario.pools]
+    if args.pool is not None and args.pool not in pools:
+        raise DataError(f"one of {', '.join(pools)}", field="--pool", value=args.pool)
+    most_lost = max(args.lose or (0, 1))
+    if args.most <= most_lost:
+        rule = f"more than the {most_lost} that are lost"
+        raise DataError(rule, field="--most", value=args.most)
+
+
+def _inputs(args: argparse.Namespace, scenario: Scenario, lose: list[int], traces: Any) -> Inputs:
+    from capplan.evidence import Inputs, TraceIdentity
+
+    asked = {
+        "lose": lose,
+        "pool": args.pool,
+        "replications": args.replications,
+        "most": args.most,
+    }
+    return Inputs(
+        kind="size",
+        scenario=scenario,
+        seed=args.seed,
+        trace=TraceIdentity.of(traces[0]),
+        asked=asked,
+    )
+
+
+def _print(document: Mapping[str, Any], out: str | None) -> None:
+    sys.stdout.write(f"pool {document['pool']}\n\n")
+    rows = [
+        (
+            f"{row['lose']['count']} lost",
+            row["replicas"],
+            ", ".join(row["protected"]) or "nobody",
+            row["cost_usd_per_hour"],
+        )
+        for row in document["failure_margin"]
+    ]
+    print_table(rows, ["with", "replicas needed", "promises kept for", "USD per hour"])
+    sys.stdout.write("\n")
+    limits = [
+        (row["row"], row["load_rps"], row["replicas"], row["evidence"])
+        for row in document["capacity_table"]
+    ]
+    print_table(limits, ["operating limit", "load (1/s)", "replicas", "evidence"])
+    if document["rejected"]:
+        sys.stdout.write("\n")
+        print_table(_rejected(document), ["rejected", "lost", "because"])
+    print_verdict(document["verdict"])
+    if out is not None:
+        sys.stdout.write(f"\nstored in {out}\n")
+
+
+def _rejected(document: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return [(r["replicas"], r["lose"]["count"], r["reason"]) for r in document["rejected"]]

@@ -62,6 +62,8 @@ def capplan(*words, **options):
             "sweep benchmark --vary replicas=1 --jobs 0 --out x",
             "--jobs: a whole number of at least 1",
         ),
+        ("size benchmark --pool gpu", "--pool: one of llm, got 'gpu'"),
+        ("size benchmark --lose 3 --most 3", "--most: more than the 3 that are lost, got 3"),
         ("profile nowhere.csv", "nowhere.csv: "),
         ("profile sample --format xml", "--format: one of auto, azure"),
         ("report benchmark -p x", "-p: FIELD=VALUE, got 'x'"),
@@ -171,6 +173,24 @@ def test_a_sweep_prints_its_points(call, tmp_path):
     assert [p["pools.llm.batching.max_num_seqs"] for p in points] == [4, 8]
     assert all(p["feasible"] for p in points)
     assert len(read_run(tmp_path / "sweep").table("sweep")) == 2
+
+
+def test_size_prints_the_keys_of_its_contract_and_stores_its_points(call, tmp_path):
+    law = "classes.benchmark.prompt_tokens={kind: lognormal, p50_tokens: 400, p95_tokens: 900}"
+    words = ["size", "benchmark", "--set", "requests=1500", "--set", law, "--lose", "0"]
+    words += ["--set", "classes.benchmark.promises.min_samples=100", "--most", "4"]
+    code, out, _ = call(*words, "--out", tmp_path / "size", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert {"run_id", "capacity_table", "failure_margin", "rejected", "verdict"} <= set(document)
+    assert [row["lose"]["count"] for row in document["failure_margin"]] == [0]
+    stored = read_run(tmp_path / "size")
+    assert stored.run_id == document["run_id"]
+    assert stored.manifest["summary"] == document
+    assert len(stored.table("points")) >= 1
+    code, out, _ = call(*words)
+    assert code == 0
+    assert "operating limit" in out
 
 
 def test_profile_prints_the_keys_of_its_contract(call):
