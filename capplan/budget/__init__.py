@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from capplan.budget.applying import applied_text, apply
 from capplan.budget.backward import class_budget
-from capplan.budget.findings import find
+from capplan.budget.findings import changes, find
 from capplan.budget.limits import layer_limits, settings
 from capplan.budget.loads import ClassLoad, class_loads
 from capplan.budget.results import ClassBudget, Finding, LayerLimit, WaitBudget
@@ -77,6 +77,7 @@ def allocate(
         classes=classes,
         limits=limits,
         settings=derived,
+        changes=changes(scenario, derived),
         findings=find(scenario, classes, services, derived),
     )
 

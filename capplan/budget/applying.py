@@ -30,10 +30,11 @@ def applied_text(
     values: Mapping[str, Any] | None = None,
     folder: Path | None = None,
 ) -> str:
-    """Return the YAML of a scenario file with ``values`` and the budget's limits set.
+    """Return the YAML of a scenario file with ``values`` and the budget's changes set.
 
-    Comments, order and quoting of the file stay. With ``folder``, a relative ``traffic.trace``
-    that counts from the file's folder is rewritten to count from there.
+    Comments, order and quoting of the file stay, and so do limits that it has already. With
+    ``folder``, a relative ``traffic.trace`` that counts from the file's folder is rewritten to
+    count from there.
     Raises :class:`DataError` if the file cannot be read.
     """
     from ruamel.yaml import YAML
@@ -51,7 +52,7 @@ def applied_text(
         yaml.indent(mapping=2, sequence=4, offset=2)
     if folder is not None:
         _move_trace(data, source.parent, folder)
-    for path, value in {**(values or {}), **budget.settings}.items():
+    for path, value in {**(values or {}), **budget.changes}.items():
         _put(data, path.split("."), value, where=source)
     out = StringIO()
     yaml.dump(data, out)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from capplan.budget.results import SEVERITY, ClassBudget, Finding
 from capplan.budget.service import PoolService
-from capplan.scenario import Queue, RequestClass, Scenario
+from capplan.scenario import Part, Queue, RequestClass, Scenario
 
 TOLERANCE_FRACTION = 0.05
 """Limits that differ by less count as equal: budgets from two draws of one load differ as much."""
@@ -326,10 +326,35 @@ def same(stated: float, derived: float) -> bool:
 
 def value_at(scenario: Scenario, path: str) -> Any:
     """Return the value at a dotted path; entries of lists go by name."""
-    found: Any = scenario
+    *_, (_, _, value) = _walk(scenario, path)
+    return value
+
+
+def changes(scenario: Scenario, settings: Mapping[str, int | float]) -> dict[str, int | float]:
+    """Return the settings that a file must state for the scenario to have them.
+
+    Those that differ, and all of a part that the scenario does not state: the default of a part
+    can differ from the defaults of its fields (a gateway's queue refuses with 429).
+    """
+    return {
+        path: value
+        for path, value in settings.items()
+        if value_at(scenario, path) != value or not _part_is_stated(scenario, path)
+    }
+
+
+def _part_is_stated(scenario: Scenario, path: str) -> bool:
+    steps = [(part, key) for part, key, _ in _walk(scenario, path) if isinstance(part, Part)]
+    return all(key in part.model_fields_set for part, key in steps[:-1])
+
+
+def _walk(scenario: Scenario, path: str) -> Iterator[tuple[Any, str, Any]]:
+    """Yield each part on a dotted path, the key taken in it, and what stands there."""
+    part: Any = scenario
     for key in path.split("."):
-        if isinstance(found, tuple):
-            found = next(entry for entry in found if entry.name == key)
+        if isinstance(part, tuple):
+            value = next(entry for entry in part if entry.name == key)
         else:
-            found = getattr(found, key)
-    return found
+            value = getattr(part, key)
+        yield part, key, value
+        part = value

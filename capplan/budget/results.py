@@ -117,6 +117,8 @@ class WaitBudget:
     limits: tuple[LayerLimit, ...]
     settings: Mapping[str, int | float]
     """Every derived limit by its dotted path in the scenario."""
+    changes: Mapping[str, int | float]
+    """Those that the scenario does not have already."""
     findings: tuple[Finding, ...] = field(default=())
 
     @property
@@ -184,6 +186,7 @@ class WaitBudget:
             "classes": _plain(self.classes),
             "layers": _plain(self.limits),
             "settings": _plain(self.settings),
+            "changes": _plain(self.changes),
         }
 
 

@@ -71,3 +71,17 @@ def test_an_unknown_entry_and_a_missing_file_are_data_errors(file, tmp_path):
         applied_text(file, budget, values={"pools.gpu.replicas": 1})
     with pytest.raises(DataError, match="readable YAML"):
         applied_text(tmp_path / "none.yaml", budget)
+
+
+def test_limits_that_the_file_has_already_stay_as_written(file):
+    scenario = load_scenario(file)
+    budget = allocate(scenario)
+    assert budget.settings["gateway.queue.status"] == scenario.gateway.queue.status
+    assert "gateway.queue.status" not in budget.changes
+    applied = apply(scenario, budget)
+    assert allocate(applied).changes == {}
+
+
+@pytest.mark.parametrize("name", ["chat-service", "embedding-batch", "mixed-modality"])
+def test_bundled_services_keep_their_own_budget(name):
+    assert allocate(load_scenario(name)).outcome == "pass"
