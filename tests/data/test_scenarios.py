@@ -2,7 +2,7 @@ import pytest
 
 from capplan.budget import allocate
 from capplan.bundled import data_path
-from capplan.scenario.files import load_scenario, validate, write_scenario
+from capplan.scenario.files import load_scenario, read_yaml, validate, write_scenario
 from capplan.traffic.draw import draw
 
 NAMES = sorted(path.stem for path in data_path("scenarios").glob("*.yaml"))
@@ -126,3 +126,13 @@ def test_an_unknown_field_in_a_scenario_is_an_error():
     data = load_scenario("benchmark").model_dump(mode="json", exclude_unset=True)
     with pytest.raises(ValueError, match="colour"):
         validate({**data, "colour": "red"}, where="test")
+
+
+def test_the_traffic_of_the_readme_draws(tmp_path):
+    text = (data_path("scenarios") / "README.md").read_text(encoding="utf-8")
+    block = text.split("    traffic:\n")[1]
+    file = tmp_path / "traffic.yaml"
+    file.write_text(block)
+    values = {f"traffic.{name}": value for name, value in read_yaml(file).items()}
+    trace = draw(load_scenario("chat-service", values=values), seed=1)
+    assert trace.frame["output_tokens"].max() > 5000
