@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from capplan.scenario import (
     Step,
     origin,
 )
+from capplan.schema import DataError
 from capplan.traffic.shapes import planned_rate
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def class_loads(
     A ``profile`` takes the place of a trace; a quantile that it does not hold is the next higher
     one that it does. A scenario whose traffic comes from a trace is drawn first. Requests of a
     trace without class belong to the default class.
+    Raises :class:`DataError` for a class that the scenario lacks.
     """
     if profile is not None and trace is None:
         return _from_profile(scenario, profile)
@@ -121,6 +123,7 @@ def _from_trace(scenario: Scenario, trace: Trace) -> dict[str, ClassLoad]:
         rows = {str(name): group for name, group in grouped}
     else:
         rows = {default: frame}
+    _check_known(scenario, rows, where=trace.source)
     span_s = trace.duration_s
     if span_s is None:
         # n requests enclose n - 1 gaps.
@@ -133,6 +136,18 @@ def _from_trace(scenario: Scenario, trace: Trace) -> dict[str, ClassLoad]:
         else _from_law(c, 0.0 if known else math.nan)
         for c in scenario.classes
     }
+
+
+def _check_known(scenario: Scenario, names: Iterable[str], *, where: str) -> None:
+    """Raise DataError for classes that the scenario lacks: their load would be left out."""
+    known = [c.name for c in scenario.classes]
+    if unknown := sorted(set(names) - set(known)):
+        raise DataError(
+            f"one of the scenario's classes ({', '.join(known)})",
+            where=where,
+            field="request_class",
+            value=", ".join(unknown),
+        )
 
 
 def _from_rows(c: RequestClass, rows: pd.DataFrame, rate_rps: float) -> ClassLoad:
@@ -156,6 +171,7 @@ def _from_rows(c: RequestClass, rows: pd.DataFrame, rate_rps: float) -> ClassLoa
 
 def _from_profile(scenario: Scenario, profile: TrafficProfile) -> dict[str, ClassLoad]:
     demands = dict(profile.by_class) or {scenario.request_class().name: profile.overall}
+    _check_known(scenario, demands, where=profile.source)
     return {
         c.name: _from_demand(c, demands[c.name]) if c.name in demands else _from_law(c, 0.0)
         for c in scenario.classes

@@ -167,6 +167,16 @@ def test_requests_without_class_belong_to_the_default_class(small):
     )
 
 
+def test_a_class_that_the_scenario_lacks_is_an_error(small):
+    from capplan.schema import DataError
+    from capplan.traffic.trace import from_frame
+
+    frame = draw(small).frame.assign(request_class="vision")
+    for given_ in ({"trace": from_frame(frame)}, {"profile": profile(from_frame(frame))}):
+        with pytest.raises(DataError, match=r"request_class: one of .*chat.*got 'vision'"):
+            allocate(small, **given_)
+
+
 def test_bundled_scenarios_pass_once_their_budget_is_applied():
     scenario = load_scenario("chat-service")
     applied = apply(scenario, allocate(scenario))

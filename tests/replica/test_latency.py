@@ -87,6 +87,21 @@ def test_time_per_token_is_within_a_fifth_of_a_measured_server(shared_data):
         assert predicted == pytest.approx(tpot_s, rel=0.2)
 
 
+def test_a_full_replica_is_within_a_tenth_of_a_measured_one(shared_data):
+    """The RTX 4090 run is overloaded: as many sequences run as its KV blocks hold."""
+    import pandas as pd
+
+    folder = shared_data / "measured" / "vllm-rtx4090-llama-3.1-8b"
+    rows = pd.read_csv(folder / "requests.csv.gz")
+    prompt, output = rows["prompt_tokens"].mean(), rows["output_tokens"].mean()
+    mix = Mix(
+        prompt_tokens=prompt, output_tokens=output, context_tokens=prompt + output / 2, size=0.0
+    )
+    one = replica(pool("Llama-3.1-8B", "RTX 4090"), mix)
+    measured = ((rows["e2e_s"] - rows["ttft_s"]) / (rows["output_tokens"] - 1)).median()
+    assert one.tpot_s(one.most_running()) == pytest.approx(measured, rel=0.1)
+
+
 def test_a_linear_step_is_its_formula():
     steps = step_time(pool(law=LINEAR))
     assert isinstance(steps, LinearStepTime)
