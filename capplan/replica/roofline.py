@@ -26,8 +26,8 @@ Llama-2-7B, where the server may have reused prefixes that this law computes aga
 measured 82 sequences comes out 13 % too slow, and the server is taken for full when it is not.
 
 Trust it within about 20 % for dense models at 16 bits, batches from 1 to 128 and prompts from 512
-tokens, within 40 % elsewhere (prompts below 512 tokens come out up to 35 % too fast, a single
-sequence or a prefill in a model of experts up to 40 %, decode on A100 up to 25 %). It knows no kernel that
+tokens, within 40 % elsewhere: prompts below 512 tokens come out up to 35 % too fast, so do a single
+sequence and a prefill in a model of experts, and decode on A100 up to 25 %. It knows no kernel that
 misses its efficiency (small products near the ridge, other attention backends, skewed experts), no
 pipeline stages, no prefix cache and no contention of host and accelerator: TTFT under load comes
 out too low by what host and tokenizer take (about 10 ms on the measured H100). Calibrate it for
