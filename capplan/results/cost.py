@@ -7,11 +7,19 @@ import math
 import numpy as np
 import pandas as pd
 
+from capplan.catalog import price
 from capplan.results.requests import outcome_is
 from capplan.results.run import RunResult
 from capplan.scenario import Pool, Scenario
 
 HOUR_S = 3600.0
+
+
+def price_usd_per_accelerator_hour(pool: Pool) -> float:
+    """Return a pool's price: the scenario's, else the catalogue's list price; NaN unknown."""
+    if pool.price_usd_per_accelerator_hour is not None:
+        return pool.price_usd_per_accelerator_hour
+    return math.nan if pool.accelerator is None else price(pool.accelerator)
 
 
 def pool_cost_usd_per_hour(pool: Pool) -> float:
@@ -21,8 +29,7 @@ def pool_cost_usd_per_hour(pool: Pool) -> float:
     >>> pool_cost_usd_per_hour(load_scenario("chat-service").pool("labelling"))
     1.0
     """
-    price = pool.price_usd_per_accelerator_hour
-    return math.nan if price is None else price * pool.accelerators
+    return price_usd_per_accelerator_hour(pool) * pool.accelerators
 
 
 def cost_usd(result: RunResult, *, pools: tuple[Pool, ...] | None = None) -> float:

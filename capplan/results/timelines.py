@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +35,13 @@ def held_values(
     return np.concatenate(values), np.concatenate(spans)
 
 
-def time_average(result: RunResult, metric: str) -> float:
+def time_average(result: RunResult, metric: str, *, replicas: Iterable[str] | None = None) -> float:
     """Return the time average of a metric after the warm-up, over all that report it.
 
-    Time for which nothing was observed is left out; NaN where there is no other.
+    ``replicas`` names those that count. Time for which nothing was observed is left out; NaN where
+    there is no other.
     """
-    values, spans = _judged(result, metric)
+    values, spans = _judged(result, metric, replicas)
     return float(values @ spans / spans.sum()) if spans.sum() > 0 else math.nan
 
 
@@ -55,9 +57,14 @@ def time_summary(result: RunResult, metric: str) -> dict[str, float]:
     return {"mean": mean, "p95": p95, "max": float(values.max())}
 
 
-def _judged(result: RunResult, metric: str) -> tuple[Floats, Floats]:
+def _judged(
+    result: RunResult, metric: str, replicas: Iterable[str] | None = None
+) -> tuple[Floats, Floats]:
+    timeline = result.timeline
+    if replicas is not None:
+        timeline = timeline[timeline["replica"].isin(list(replicas))]
     values, spans = held_values(
-        result.timeline, metric, start_s=result.judged_from_s, end_s=result.duration_s
+        timeline, metric, start_s=result.judged_from_s, end_s=result.duration_s
     )
     held = (spans > 0) & ~np.isnan(values)
     return values[held], spans[held]

@@ -96,7 +96,7 @@ class Point:
         return tuple(
             r
             for r in self.verdict.reasons
-            if r.outcome in ("blocked", "fail", "retest")
+            if r.outcome in ("blocked", "fail")
             and r.rule not in NOT_CAPACITY
             and (r.request_class is None or r.request_class in self.classes)
         )

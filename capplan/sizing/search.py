@@ -52,6 +52,14 @@ class Sizing:
         found = self.chosen.items()
         return {lose.count: None if point is None else point.replicas for lose, point in found}
 
+    def __str__(self) -> str:
+        """Return the numbers found in one sentence."""
+        parts = [
+            f"{f'more than {self.n_max}' if point is None else point.replicas} with {lose}"
+            for lose, point in self.chosen.items()
+        ]
+        return f"{self.pool} replicas: {', '.join(parts)}."
+
     def frame(self) -> pd.DataFrame:
         """Return one row per number tried, loss and class: ``replicas, lost, holds`` and figures.
 
@@ -105,7 +113,9 @@ def size(
     Each number is simulated on the same drawn traces (common random numbers), so that two numbers
     differ only in their replicas. The search doubles until a number holds, then halves; it takes
     for granted that more replicas are never worse, and always simulates the number below the
-    one it returns. A promise about cost does not steer it, as more replicas only make it worse.
+    one it returns. A number holds if no promise of the pool's classes is broken; what is left open
+    (too few samples, an interval that holds the limit) is in the verdict. A promise about cost
+    does not steer the search, as more replicas only make it worse.
 
     Parameters
     ----------

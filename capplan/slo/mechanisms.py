@@ -87,7 +87,9 @@ def _busy_but_late(
 ) -> Iterator[Reason]:
     """Fail a run whose accelerators are busy while its answers come too late."""
     late = sorted({r.request_class or "" for r in broken if r.rule in LATE and r.outcome == "fail"})
-    busy = time_average(result, "busy_fraction")
+    attempts = result.requests
+    served = attempts.loc[attempts["request_class"].isin(late), "replica"].dropna().unique()
+    busy = time_average(result, "busy_fraction", replicas=served)
     if not late or not busy >= BUSY_FRACTION:
         return
     own = table[table["request_class"].isin(late)]

@@ -203,11 +203,11 @@ def _cost(judged: Judged) -> Iterator[Reason]:
     rule, name = "cost_usd_per_success", judged.request_class.name
     pairs = zip(judged.runs, judged.tables, strict=True)
     total = sum(class_cost_usd(run, table, name) for run, table in pairs)
+    pool = judged.runs[0].scenario.pool_of(name)
     if thin := _thin(judged, rule, len(judged.requests)):
         yield thin
         return
     if math.isnan(total):
-        pool = judged.runs[0].scenario.pool_of(name)
         yield judged.reason(
             rule,
             "unknown",
@@ -220,6 +220,8 @@ def _cost(judged: Judged) -> Iterator[Reason]:
     value = total / successes if successes else math.inf
     limit = judged.promises.cost_usd_per_success or math.nan
     text = f"{value:.3g} USD per success of {successes}, promised {limit:g}"
+    if pool.price_usd_per_accelerator_hour is None:
+        text += ", at the catalogue's list price, not yours"
     outcome: Outcome = "pass" if value <= limit else "fail"
     action = "raise the load per replica, or use fewer or cheaper accelerators"
     yield judged.reason(rule, outcome, value=value, evidence=text, next_action=action)

@@ -117,6 +117,19 @@ def test_the_verdict_passes_and_says_what_was_found(sized):
     assert {r.value for r in sized.verdict.reasons} == set(sized.replicas.values())
 
 
+def test_the_result_is_one_sentence(sized):
+    fewest = sized.replicas[0]
+    expected = f"llm replicas: {fewest} with none lost, {fewest + 1} with 1 lost from the start."
+    assert str(sized) == expected
+
+
+def test_thin_evidence_does_not_ask_for_replicas_but_for_a_retest():
+    strict = small(**{"classes.chat.promises.error_rate_fraction": 0.001})
+    found = size(strict, lose=0)
+    assert found.replicas == size(small(), lose=0).replicas
+    assert found.verdict.outcome == "retest"  # 0 of 800 leaves room for more than 0.1 %
+
+
 def test_a_limit_in_front_of_the_pool_is_a_fail_that_no_replica_mends():
     limited = small(
         **{

@@ -49,6 +49,7 @@ def _log(n, ttft, outcome, **columns):
         "prompt_tokens": generator.integers(50, 500, n),
         "output_tokens": np.where(done, generator.integers(2, 40, n), 0),
         "wasted_tokens": 0,
+        "replica": "llm-0",
         "outcome": outcome,
         "outcome_layer": np.where(done, None, "service_queue"),
     }
@@ -62,8 +63,9 @@ def run(scenario):
     def make(n=2000, *, ttft=0.5, outcome="succeeded", asked=None, busy=0.5, **columns):
         log = _log(n, ttft, outcome, **columns)
         timeline = [
-            {"time_s": 0.0, "layer": "decode", "replica": "r", "metric": "busy_fraction",
-             "value": busy}
+            {"time_s": 0.0, "layer": "decode", "replica": name, "metric": "busy_fraction",
+             "value": value}
+            for name, value in (("llm-0", busy), ("idle-0", 0.0))
         ]  # fmt: skip
         return RunResult(
             scenario=asked or scenario(),

@@ -132,6 +132,13 @@ def test_cost_needs_a_price(run, scenario):
     assert reason(judge(run(asked=dear)), "cost_usd_per_success").outcome == "fail"
 
 
+def test_a_cost_at_the_catalogues_price_says_so(run, scenario):
+    asked = scenario({"cost_usd_per_success": 1.0}, **{"pools.llm.accelerator": "H100-SXM-80GB"})
+    found = reason(judge(run(asked=asked)), "cost_usd_per_success")
+    assert found.outcome == "pass"
+    assert "catalogue's list price, not yours" in found.evidence
+
+
 def test_a_class_without_a_promise_or_a_request_is_unknown(run, scenario):
     silent = scenario({"quantile": 0.5})
     assert reason(judge(run(asked=silent)), "no_promise").outcome == "unknown"
