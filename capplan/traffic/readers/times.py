@@ -124,11 +124,10 @@ def _text_times(array: Any) -> Times:
 
     if not array.null_count and len(array):
         for target, zone in ((pa.timestamp("ns"), NAIVE), (pa.timestamp("ns", "UTC"), AWARE)):
-            try:
-                ticks = array.cast(target).cast(pa.int64()).to_numpy()
-            except pa.ArrowInvalid:
-                continue
-            return Times(kind=np.full(len(ticks), zone, np.uint8), wall_ns=ticks)
+            stamps = v.casted(array, target)
+            if stamps is not None:
+                ticks = stamps.cast(pa.int64()).to_numpy()
+                return Times(kind=np.full(len(ticks), zone, np.uint8), wall_ns=ticks)
     parsed = v.numbers(array)
     if not (parsed.state == v.BAD).any():
         return _number_times(parsed)

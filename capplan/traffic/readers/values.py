@@ -15,6 +15,7 @@ import numpy.typing as npt
 OK, MISSING, BAD = 0, 1, 2
 MISSING_TEXT = ("", "nan", "null", "none", "na", "n/a", "nil", "-")
 MOST_TOKENS = 1_000_000_000
+PROBE_ROWS = 16
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _GROUPED = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
 
@@ -93,15 +94,12 @@ def missing_text(text: Any) -> npt.NDArray[np.bool_]:
 
 
 def _text_numbers(array: Any) -> Parsed:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     if not array.null_count:
-        try:
-            values = array.cast(pa.int64()).to_numpy()
-            return Parsed(values=values, state=np.zeros(len(array), np.uint8))
-        except pa.ArrowInvalid:
-            pass
+        plain_numbers = _cast_all(array)
+        if plain_numbers is not None:
+            return plain_numbers
     text = pc.utf8_trim_whitespace(array)
     missing = missing_text(text)
     grouped = pc.fill_null(pc.match_substring_regex(text, _GROUPED), False)
@@ -115,17 +113,32 @@ def _text_numbers(array: Any) -> Parsed:
 
 def _cast(text: Any) -> Parsed:
     """Return numbers of text that is known to have the form of a number."""
+    return _cast_all(text) or _finite(np.array([float(t) for t in text.to_pylist()]))
+
+
+def _cast_all(text: Any) -> Parsed | None:
+    """Return the numbers when every text is one as Arrow reads them, else None."""
     import pyarrow as pa
 
-    for kind in (pa.int64(), pa.float64()):
-        try:
-            values = text.cast(kind).to_numpy()
-        except pa.ArrowInvalid:
-            continue
-        if kind == pa.float64():
-            return _finite(values)
-        return Parsed(values=values, state=np.zeros(len(values), np.uint8))
-    return _finite(np.array([float(t) for t in text.to_pylist()]))
+    whole = casted(text, pa.int64())
+    if whole is not None:
+        return Parsed(values=whole.to_numpy(), state=np.zeros(len(text), np.uint8))
+    real = casted(text, pa.float64())
+    return None if real is None else _finite(real.to_numpy())
+
+
+def casted(text: Any, target: Any) -> Any | None:
+    """Return the array cast to a type, or None when a value does not fit.
+
+    A few values are tried first: Arrow goes on, slowly, after the first that fails.
+    """
+    import pyarrow as pa
+
+    try:
+        text[:PROBE_ROWS].cast(target)
+        return text.cast(target)
+    except pa.ArrowInvalid:
+        return None
 
 
 def token_counts(array: Any) -> Parsed:
