@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pydantic import ValidationError
-from tqdm.auto import tqdm
+from tqdm import tqdm as terminal_tqdm
+from tqdm.auto import tqdm as notebook_tqdm
 
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
 from capplan.evidence.encoding import plain
@@ -95,6 +96,7 @@ def sweep(
     jobs: int = 1,
     replications: int = 1,
     trace: Trace | None = None,
+    progress: bool | None = None,
 ) -> SweepResult:
     """Simulate every combination of the varied fields and return their figures.
 
@@ -111,6 +113,8 @@ def sweep(
     trace
         A drawn trace for every run; None draws one per replication, shared by all points unless
         a varied field changes the crowd.
+    progress
+        Show a progress bar; None = on a terminal only.
 
     Raises
     ------
@@ -122,7 +126,7 @@ def sweep(
     """
     _check(vary, jobs=jobs, replications=replications)
     runs = list(_runs(scenario, vary, seed=seed, replications=replications, trace=trace))
-    answers = list(_answers(runs, jobs))
+    answers = list(_answers(runs, jobs, progress))
     asked = {"vary": {f: list(v) for f, v in vary.items()}, "replications": replications}
     identity = TraceIdentity.of(runs[0].trace) if runs[0].trace is not None else None
     inputs = Inputs(kind="sweep", scenario=scenario, seed=seed, trace=identity, asked=asked)
@@ -203,8 +207,12 @@ def _changes_crowd(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> boo
     return not heads <= set(SERVING) or (follows_replicas and bool(heads & {"pools", "replicas"}))
 
 
-def _answers(runs: Sequence[_Run], jobs: int) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    bar = {"total": len(runs), "desc": "sweep", "unit": "run", "disable": None, "leave": False}
+def _answers(
+    runs: Sequence[_Run], jobs: int, progress: bool | None
+) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    tqdm = notebook_tqdm if progress else terminal_tqdm
+    off = None if progress is None else not progress
+    bar = {"total": len(runs), "desc": "sweep", "unit": "run", "disable": off, "leave": False}
     if jobs == 1 or len(runs) == 1:
         yield from tqdm(map(_answer, runs), **bar)
         return

@@ -112,8 +112,8 @@ GRID = pd.DataFrame(
         "down": [10, 50, 200] * 3,
         "goodput_rps": [3.0, 3.1, 2.0, 4.0, 4.2, 1.0, 4.1, 3.0, 0.2],
         "throughput_rps": [3.0, 3.1, 3.2, 4.0, 4.2, 4.4, 4.4, 4.6, 4.8],
-        "tail_s": [0.2, 0.3, 0.5, 0.3, 0.5, 2.5, 0.6, 3.0, np.inf],
-        "state": [STATES[0]] * 5 + [STATES[1]] * 3 + [STATES[2]],
+        "tail_of_promise": [0.2, 0.3, 0.5, 0.3, 0.5, 2.5, 0.6, 3.0, np.inf],
+        "state": [STATES[0]] * 4 + [STATES[1]] + [STATES[2]] * 3 + [STATES[3]],
     }
 )
 BUCKETS = pd.DataFrame(
@@ -170,7 +170,7 @@ EACH = {
         GRID,
         {"across": "max batch", "down": "delay (ms)", "reference": (128, 50), "chosen": (64, 50)},
     ),
-    "throughput_against_tail": (GRID, {"promise_s": 2.0}),
+    "throughput_against_tail": (GRID, {}),
     "figures_by_bucket": (BUCKETS, {}),
     "slowdown_by_batch": (SLOWDOWNS, {"across": "max batch"}),
     "goodput_by_replicas": (

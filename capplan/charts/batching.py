@@ -16,16 +16,15 @@ from capplan.charts.parts import (
     layered,
     ordered,
     rule_x,
-    seconds,
     shape,
     tooltip,
     x,
     y,
 )
-from capplan.charts.theme import BLACK, GREEN, HEIGHT, VERMILLION, WIDTH
+from capplan.charts.theme import BLACK, GREEN, GREY, SKY_BLUE, VERMILLION, WIDTH
 from capplan.schema import Column
 
-STATES = ("inside the budget", "failed", "unknown")
+STATES = ("inside the budget", "inside, not proven", "failed", "unknown")
 """How a point of a sweep is judged."""
 
 
@@ -39,13 +38,14 @@ def goodput_by_batch(
 ) -> alt.LayerChart:
     """Return the goodput of each point of a grid as a heat map, failed points crossed out.
 
-    ``frame`` has the columns ``across``, ``down``, ``goodput_rps``, ``throughput_rps``, ``tail_s``,
-    ``state`` (one of :data:`STATES`). The arguments ``across`` and ``down`` title the axes.
+    ``frame`` has the columns ``across``, ``down``, ``goodput_rps``, ``throughput_rps``,
+    ``tail_of_promise``, ``state`` (one of :data:`STATES`). The arguments ``across`` and ``down``
+    title the axes.
     ``reference`` is a point to compare with (dashed), ``chosen`` the one picked (solid).
     """
     shown = (c.ACROSS, c.DOWN, c.GOODPUT, c.THROUGHPUT, c.TAIL, c.STATE)
     frame = checked(frame, shown, chart="goodput_by_batch")
-    frame = frame.assign(good=frame[c.STATE.name] == STATES[0], label=_grid_labels(frame))
+    frame = frame.assign(good=frame[c.STATE.name].isin(STATES[:2]), label=_grid_labels(frame))
     base = (
         alt.Chart(frame, title="Goodput by batch size and window")
         .properties(width=alt.Step(72), height=alt.Step(40))
@@ -58,7 +58,7 @@ def goodput_by_batch(
         alt.Color(
             f"{c.GOODPUT.name}:Q",
             title=c.GOODPUT.title,
-            scale=alt.Scale(range=["#F7F7F7", "#56B4E9"]),
+            scale=alt.Scale(domainMin=0, range=["#FFFFFF", SKY_BLUE]),
         ),
         tooltip=tooltip(shown),
     )
@@ -73,13 +73,12 @@ def goodput_by_batch(
     return layered(*layers)
 
 
-def throughput_against_tail(
-    frame: pd.DataFrame, *, promise_s: float | None = None
-) -> alt.LayerChart:
+def throughput_against_tail(frame: pd.DataFrame) -> alt.LayerChart:
     """Return each point of a sweep by its tail and its throughput, failed ones apart.
 
-    ``frame`` has the columns ``tail_s``, ``throughput_rps``, ``goodput_rps``, ``across``, ``down``,
-    ``state``. Points whose tail does not exist (too many failures) stand at the right edge.
+    ``frame`` has the columns ``tail_of_promise``, ``throughput_rps``, ``goodput_rps``, ``across``,
+    ``down``, ``state``. Points whose tail does not exist (too many failures) stand at the right
+    edge.
     """
     shown = (c.TAIL, c.THROUGHPUT, c.GOODPUT, c.ACROSS, c.DOWN, c.STATE)
     frame = checked(frame, shown, chart="throughput_against_tail")
@@ -96,12 +95,11 @@ def throughput_against_tail(
     if unbounded.any():
         edge = alt.Chart(frame[unbounded]).mark_point(size=80)
         layers.append(edge.encode(x=alt.value(WIDTH - 6), **encoded))
-    if promise_s is not None:
-        layers.append(rule_x(promise_s, f"promised {seconds(promise_s)}"))
+    layers.append(rule_x(1.0, "promised"))
     return layered(*layers)
 
 
-def figures_by_bucket(frame: pd.DataFrame) -> alt.FacetChart:
+def figures_by_bucket(frame: pd.DataFrame) -> alt.ConcatChart:
     """Return several figures over the batch size, one small chart each, a line per bucket.
 
     ``frame`` has the columns ``across``, ``figure``, ``value``, ``length_bucket``. Each figure
@@ -111,9 +109,18 @@ def figures_by_bucket(frame: pd.DataFrame) -> alt.FacetChart:
     frame = checked(frame, shown, chart="figures_by_bucket").replace([np.inf, -np.inf], np.nan)
     buckets = ordered(frame[c.BUCKET.name])
     figures = list(frame[c.FIGURE.name].drop_duplicates())
-    chart: alt.FacetChart = (
-        alt.Chart(frame)
-        .mark_line(point=True)
+    each = [_small(frame[frame[c.FIGURE.name] == one], one, buckets) for one in figures]
+    chart: alt.ConcatChart = alt.ConcatChart(concat=each, columns=4).resolve_scale(
+        color="shared", strokeDash="shared"
+    )
+    return chart
+
+
+def _small(frame: pd.DataFrame, figure: str, buckets: dict[str, int]) -> alt.Chart:
+    shown = (c.ACROSS, c.VALUE, c.BUCKET)
+    chart: alt.Chart = (
+        alt.Chart(frame, title=alt.Title(figure, fontSize=11), width=WIDTH // 4 - 30, height=120)
+        .mark_line(point=alt.OverlayMarkDef(size=25), strokeWidth=1.5)
         .encode(
             x(c.ACROSS, "O", axis=alt.Axis(labelAngle=0)),
             y(c.VALUE, title=None, scale=alt.Scale(zero=True)),
@@ -121,9 +128,6 @@ def figures_by_bucket(frame: pd.DataFrame) -> alt.FacetChart:
             dash(c.BUCKET, buckets),
             tooltip=tooltip(shown),
         )
-        .properties(width=WIDTH // 3 - 30, height=HEIGHT // 2)
-        .facet(alt.Facet(f"{c.FIGURE.name}:N", title=None, sort=figures), columns=3)
-        .resolve_scale(y="independent")
     )
     return chart
 
@@ -154,12 +158,12 @@ def slowdown_by_batch(frame: pd.DataFrame, *, across: str) -> alt.LayerChart:
 
 
 def _state_colour() -> alt.Color:
-    scale = alt.Scale(domain=list(STATES), range=[GREEN, VERMILLION, "#8C8C8C"])
+    scale = alt.Scale(domain=list(STATES), range=[GREEN, SKY_BLUE, VERMILLION, GREY])
     return alt.Color(f"{c.STATE.name}:N", title=c.STATE.title, scale=scale)
 
 
 def _grid_labels(frame: pd.DataFrame) -> pd.Series:
-    marks = frame[c.STATE.name].map({STATES[0]: "", STATES[1]: " ✗", STATES[2]: " ?"})
+    marks = frame[c.STATE.name].map(dict(zip(STATES, ("", " ~", " ✗", " ?"), strict=True)))
     return frame[c.GOODPUT.name].map(lambda value: f"{value:.3g}") + marks.fillna("")
 
 

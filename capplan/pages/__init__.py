@@ -3,8 +3,9 @@
 Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
 """
 
-from capplan.pages import batching, buckets, budget, pools, traffic
+from capplan.pages import batching, buckets, budget, overload, pools, ramp, sizing, traffic
 from capplan.pages.page import Page, open_page
+from capplan.pages.reader import has_reader
 from capplan.pages.telling import listed, show, table, told
 
 __all__ = [
@@ -12,10 +13,14 @@ __all__ = [
     "batching",
     "buckets",
     "budget",
+    "has_reader",
     "listed",
     "open_page",
+    "overload",
     "pools",
+    "ramp",
     "show",
+    "sizing",
     "table",
     "told",
     "traffic",

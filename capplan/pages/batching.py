@@ -14,8 +14,12 @@ from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
 if TYPE_CHECKING:
     from capplan.sweep import SweepResult
 
-STATES = {"pass": "inside the budget", "fail": "failed"}
-"""State of a point by the outcome of its verdict; any other outcome is unknown."""
+STATES = {"pass": "inside the budget", "retest": "inside, not proven", "fail": "failed"}
+"""State of a point by the outcome of its verdict; any other outcome is unknown. Not proven: every
+estimate keeps its promise, and some interval still reaches beyond it."""
+
+LATENCIES = {"ttft_s": "ttft_censored", "e2e_s": "e2e_censored", "tpot_s": "tpot"}
+"""Column of a sweep that a latency promise is held against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +27,8 @@ class Grid:
     """A swept batch window and what was made of it.
 
     ``points`` has one row per point: ``across``, ``down``, ``goodput_rps``, ``goodput_fraction``,
-    ``throughput_rps``, ``tail_s``, ``timeout_fraction``, ``state``, ``why``.
+    ``throughput_rps``, ``tail_of_promise`` (worst latency ÷ its promise), ``timeout_fraction``,
+    ``error_rate_fraction``, ``wasted_token_fraction``, ``kv_usage_fraction``, ``state``, ``why``.
     """
 
     study: PoolStudy
@@ -33,17 +38,27 @@ class Grid:
 
     @property
     def chosen(self) -> tuple[float, float] | None:
-        """Return the point with most goodput inside the budget; the shortest tail breaks a tie."""
-        inside = self.points[self.points["state"] == STATES["pass"]]
-        if inside.empty:
-            return None
-        best = inside.sort_values(["goodput_fraction", "tail_s"], ascending=[False, True]).iloc[0]
-        return float(best["across"]), float(best["down"])
+        """Return the point with most goodput inside the budget; the shortest tail breaks a tie.
+
+        Points that are not proven count only where none is.
+        """
+        for state in (STATES["pass"], STATES["retest"]):
+            inside = self.points[self.points["state"] == state]
+            if not inside.empty and not self.study.equal_lengths:
+                order = ["goodput_fraction", "tail_of_promise"]
+                best = inside.sort_values(order, ascending=[False, True]).iloc[0]
+                return float(best["across"]), float(best["down"])
+        return None
 
     @property
-    def promise_s(self) -> float:
-        """Return the strictest promise that :attr:`tail_s` is held against, NaN without one."""
-        return _tail_promise(self.study)
+    def outcome(self) -> str:
+        """Return the verdict on the choice: that of the chosen point, unknown without one."""
+        if self.study.equal_lengths:
+            return "unknown"
+        for outcome in ("pass", "retest"):
+            if (self.points["state"] == STATES[outcome]).any():
+                return outcome
+        return "fail" if (self.points["state"] == STATES["fail"]).all() else "unknown"
 
     def heatmap(self) -> Any:
         """Return the goodput of each point, failed ones marked."""
@@ -59,10 +74,7 @@ class Grid:
         """Return throughput against the tail."""
         from capplan import charts
 
-        promise = self.promise_s
-        return charts.throughput_against_tail(
-            self.points, promise_s=None if np.isnan(promise) else promise
-        )
+        return charts.throughput_against_tail(self.points)
 
     def said(self) -> str:
         """Return what the grid says in sentences."""
@@ -75,10 +87,11 @@ class Grid:
                 f"conclusion is unknown.** ({counted})"
             )
         if self.chosen is None:
-            return f"No point is proven to keep every promise: {counted}."
+            return f"No point keeps every promise: {counted}."
         return (
-            f"**Chosen: {across} {self.chosen[0]:g}, {down} {self.chosen[1]:g}**, the most goodput "
-            f"inside the budget ({counted}); the scenario has {self.study.point[0]:g} and "
+            f"**Chosen for `{self.study.pool.name}`: {across} {self.chosen[0]:g}, {down} "
+            f"{self.chosen[1]:g}** ({self.outcome}), the most goodput inside the budget, then the "
+            f"shortest tail ({counted}). The scenario has {self.study.point[0]:g} and "
             f"{self.study.point[1]:g}."
         )
 
@@ -102,13 +115,11 @@ class Grid:
     def to_json(self) -> dict[str, Any]:
         """Return the chosen point as the pages after this one read it."""
         across, down = self.study.fields
-        unknown = self.study.equal_lengths
-        chosen = None if unknown or self.chosen is None else self.chosen
-        failed = bool((self.points["state"] == STATES["fail"]).all())
+        chosen = self.chosen or (None, None)
         return {
             "pool": self.study.pool.name,
-            "fields": {across: chosen and chosen[0], down: chosen and chosen[1]},
-            "outcome": "pass" if chosen else "fail" if failed and not unknown else "unknown",
+            "fields": {across: chosen[0], down: chosen[1]},
+            "outcome": self.outcome,
             "said": self.said().replace("**", ""),
             "now": dict(zip(self.study.fields, self.study.point, strict=True)),
         }
@@ -123,6 +134,7 @@ def sweep_window(
     jobs: int = 1,
 ) -> Grid | None:
     """Return the swept batch window of a pool, the scenario's own point included."""
+    from capplan.pages.reader import has_reader
     from capplan.sweep import sweep
 
     if study is None:
@@ -134,7 +146,14 @@ def sweep_window(
         study.path(field): [float(v) if field.endswith("_s") else int(v) for v in column]
         for field, column in zip(fields, values, strict=True)
     }
-    result = sweep(study.scenario, vary, seed=study.seed, jobs=jobs, trace=study.trace)
+    result = sweep(
+        study.scenario,
+        vary,
+        seed=study.seed,
+        jobs=jobs,
+        trace=study.trace,
+        progress=has_reader() or None,
+    )
     return Grid(study=study, result=result, points=_points(study, result), reference=reference)
 
 
@@ -151,7 +170,7 @@ def _points(study: PoolStudy, result: SweepResult) -> pd.DataFrame:
             "goodput_rps": frame["goodput_rps"],
             "goodput_fraction": frame["goodput_fraction"],
             "throughput_rps": frame["throughput_rps"],
-            "tail_s": frame[_tail_column(study)],
+            "tail_of_promise": _tail_of_promise(result, study),
             "timeout_fraction": frame["timeout_fraction"],
             "error_rate_fraction": frame["error_rate_fraction"],
             "wasted_token_fraction": frame["wasted_token_fraction"],
@@ -171,24 +190,27 @@ def _why(points: pd.DataFrame, study: PoolStudy) -> pd.Series:
     bar = inside.max() if len(inside) else own.max()
     failed = points["state"] == STATES["fail"]
     more = failed & (points["throughput_rps"] > bar)
-    late = np.where(points["tail_s"] > _tail_promise(study), "tail over", "a promise broken")
+    late = np.where(points["tail_of_promise"] > 1, "tail over", "a promise broken")
     late = np.where(points["timeout_fraction"] > 0, "timeouts", late)
     why = np.where(failed, late, "")
     return pd.Series(np.where(more, "throughput up, " + why, why), index=points.index)
 
 
-def _tail_column(study: PoolStudy) -> str:
-    return "ttft_censored_p99_s" if _streams(study) else "e2e_censored_p99_s"
+def _tail_of_promise(result: SweepResult, study: PoolStudy) -> pd.Series:
+    """Return, for each point, the worst of all latencies promised ÷ its promise; inf for failures.
 
-
-def _streams(study: PoolStudy) -> bool:
-    return any(c.streaming for c in study.scenario.classes)
-
-
-def _tail_promise(study: PoolStudy) -> float:
-    field = "ttft_s" if _streams(study) else "e2e_s"
-    bounds = [getattr(c.promises, field) for c in study.scenario.classes]
-    return min((b for b in bounds if b is not None), default=float("nan"))
+    A promise on TTFT or E2E is held against the latency in which a failure is +inf.
+    """
+    worst = pd.Series(np.nan, index=result.frame["point"])
+    for c in study.scenario.classes:
+        own = result.by_class[result.by_class["request_class"] == c.name].set_index("point")
+        quantile = f"p{100 * c.promises.quantile:g}_s"
+        for field, column in LATENCIES.items():
+            bound = getattr(c.promises, field)
+            if bound is not None and f"{column}_{quantile}" in own:
+                used = own[f"{column}_{quantile}"] / bound
+                worst = worst.combine(used.reindex(worst.index), np.fmax)
+    return worst.set_axis(result.frame.index)
 
 
 def _in_grid(points: pd.DataFrame, point: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from capplan.results import RunResult
     from capplan.traffic.trace import Trace
 
-ALONE_REQUESTS = 30
+FEWEST = 30
+"""A bucket of fewer requests has no mean worth a comparison."""
 ALONE_GAP_S = 600.0
 """Requests sent so far apart never meet: their TTFT is that of an idle replica."""
 
@@ -127,7 +128,7 @@ def slowdown(study: PoolStudy | None, values: Sequence[float]) -> Slowdown | Non
         return None
     buckets = length_bucket(study.trace.frame["prompt_tokens"])
     counts = pd.Series(buckets).value_counts(sort=False)
-    enough = counts[counts >= min(ALONE_REQUESTS, int(counts.max()))]
+    enough = counts[counts >= min(FEWEST, int(counts.max()))]
     shortest = str(enough.index[0])
     short = _part(study.trace, np.asarray(buckets == shortest))
     rows = []
@@ -150,9 +151,9 @@ def _part(trace: Trace, kept: np.ndarray) -> Trace:
 
 
 def _far_apart(trace: Trace) -> Trace:
-    frame = trace.frame.head(ALONE_REQUESTS)
-    moments = np.arange(len(frame)) * ALONE_GAP_S
-    return replace(trace, frame=frame.assign(arrival_s=moments), duration_s=float(moments[-1]))
+    moments = np.arange(len(trace.frame)) * ALONE_GAP_S
+    frame = trace.frame.assign(arrival_s=moments)
+    return replace(trace, frame=frame, duration_s=float(moments[-1]))
 
 
 def _mean_ttft(result: RunResult, of: Trace) -> tuple[float, float, float]:

@@ -22,7 +22,7 @@ TITLES = {
     "max_batch_size": "max batch size",
     "max_queue_delay_s": "max queue delay (s)",
     "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "token budget of a step (max_num_batched_tokens)",
+    "max_num_batched_tokens": "token budget of a step",
 }
 
 

@@ -17,6 +17,7 @@ UNITS: tuple[tuple[str, float, str], ...] = (
     ("_usd_per_hour", 1.0, " USD/h"),
     ("_bytes", 2.0**-30, " GiB"),
 )
+IN_CELLS = ("_fraction",)
 """How a quantity is printed, by the suffix of its name: factor and unit. Times are in words."""
 
 
@@ -49,13 +50,24 @@ def told(value: float | None, name: str = "") -> str:
 
 
 def table(frame: pd.DataFrame, *, rows: int = 40) -> Any:
-    """Return a frame as a page shows it: figures with units, nothing measured as ``unknown``."""
+    """Return a frame as a page shows it: names in words, units once, ``unknown`` for no figure."""
     import pandas as pd
     from pandas.io.formats.style import Styler
 
-    shown = pd.DataFrame({name: [_cell(v, str(name)) for v in frame[name]] for name in frame})
+    shown = pd.DataFrame(
+        {_heading(str(name)): [_cell(v, str(name)) for v in frame[name]] for name in frame}
+    )
     style = Styler(shown.head(rows), uuid="table", cell_ids=False)
     return style.hide(axis="index")
+
+
+def _heading(name: str) -> str:
+    """Return a column's name in words, with the unit where the cells do not carry it."""
+    for suffix, _, unit in UNITS:
+        if name.endswith(suffix):
+            told_here = "" if suffix in IN_CELLS else f" ({unit.strip()})"
+            return name.removesuffix(suffix).replace("_", " ") + told_here
+    return name.removesuffix("_s").replace("_", " ")
 
 
 def listed(words: Iterable[object], *, none: str = "none") -> str:
@@ -74,7 +86,9 @@ def _cell(value: Any, name: str) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if value is None or isinstance(value, float) or hasattr(value, "dtype"):
-        return told(None if value is None else float(value), name)
+        text = told(None if value is None else float(value), name)
+        units = [unit for suffix, _, unit in UNITS if name.endswith(suffix)]
+        return text if name.endswith(IN_CELLS) or not units else text.removesuffix(units[0])
     return str(value)
 
 

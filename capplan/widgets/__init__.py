@@ -8,6 +8,5 @@ was called with.
 from capplan.widgets.batching import batch_window
 from capplan.widgets.budget import wait_budget
 from capplan.widgets.explorer import Control, Explorer, View
-from capplan.widgets.reader import has_reader
 
-__all__ = ["Control", "Explorer", "View", "batch_window", "has_reader", "wait_budget"]
+__all__ = ["Control", "Explorer", "View", "batch_window", "wait_budget"]

@@ -102,9 +102,10 @@ class Explorer:
 
     def show(self) -> None:
         """Show controls and charts to a reader; without one, the static page of the values."""
-        from capplan.widgets.reader import has_reader
-
-        pages.show(self.widget()) if has_reader() else pages.show(*self.look(self.values()).parts())
+        if pages.has_reader():
+            pages.show(self.widget())
+        else:
+            pages.show(*self.look(self.values()).parts())
 
     def widget(self) -> Any:
         """Return the widget: sliders, charts below them, sentences below those."""
