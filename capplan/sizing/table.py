@@ -65,7 +65,7 @@ def capacity_table(
 def _stable(point: Point | None) -> tuple[float, str]:
     if point is None:
         return math.nan, "no number of replicas was found that holds"
-    return point.mean_rps, f"simulated: every promise kept at this mean rate, {_samples(point)}"
+    return point.mean_rps, f"simulated: {_kept(point)} at this mean rate, {_samples(point)}"
 
 
 def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
@@ -85,7 +85,12 @@ def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
 def _degraded(point: Point | None) -> tuple[float, str]:
     if point is None:
         return math.nan, "not measured: no loss was asked for, or no number holds under it"
-    return point.mean_rps, f"simulated: every promise kept with {point.lose}, {_samples(point)}"
+    return point.mean_rps, f"simulated: {_kept(point)} with {point.lose}, {_samples(point)}"
+
+
+def _kept(point: Point) -> str:
+    outcome = point.verdict.outcome
+    return "every promise kept" if outcome == "pass" else f"no promise broken ({outcome})"
 
 
 def _samples(point: Point) -> str:

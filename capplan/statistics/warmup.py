@@ -15,7 +15,7 @@ def mser5(values: npt.ArrayLike) -> int | None:
     means of batches of five; a minimum in the second half of the run means that the run is too
     short to tell.
     Source: White, Cobb and Spratt, "A Comparison of Five Steady-State Truncation Heuristics for
-    Simulation", Proc. Winter Simulation Conference, 2000, equation 2 (MSER-5).
+    Simulation", Proc. Winter Simulation Conference, 2000 (MSER-5).
 
     >>> mser5([40.0, 30.0, 20.0, 10.0, 5.0] + [1.0, 2.0] * 50)
     5

@@ -127,6 +127,7 @@ def test_thin_evidence_does_not_ask_for_replicas_but_for_a_retest():
     strict = small(**{"classes.chat.promises.error_rate_fraction": 0.001})
     found = size(strict, lose=0)
     assert found.replicas == size(small(), lose=0).replicas
+    assert "no promise broken (retest)" in found.capacity_table["evidence"].iloc[0]
     assert found.verdict.outcome == "retest"  # 0 of 800 leaves room for more than 0.1 %
 
 
