@@ -26,7 +26,7 @@ from capplan.scenario.classes import (
     Size,
     Tenant,
 )
-from capplan.scenario.layers import Gateway, Network, Queue, RateLimit, Router
+from capplan.scenario.layers import Gateway, GatewayQueue, Network, Queue, RateLimit, Router
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
     ContinuousBatching,
@@ -70,6 +70,7 @@ __all__ = [
     "FixedSize",
     "GammaGaps",
     "Gateway",
+    "GatewayQueue",
     "Length",
     "LinearStep",
     "LognormalLength",

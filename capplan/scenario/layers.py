@@ -34,6 +34,12 @@ class Queue(Part):
     retry_after_s: Seconds = 1.0
 
 
+class GatewayQueue(Queue):
+    """The gateway's own queue: a full one answers 429, unless the file says otherwise."""
+
+    status: Literal[429, 503] = 429
+
+
 class RateLimit(Part):
     """Token bucket: ``rate_rps`` tokens a second, at most ``burst`` saved; one request one token.
 
@@ -56,7 +62,7 @@ class Gateway(Part):
     owner: str = ""
     rate_limit: RateLimit | None = None
     concurrency: Count | None = None
-    queue: Queue = Queue(status=429)
+    queue: GatewayQueue = GatewayQueue()
     overhead_s: Seconds = 0.0
     overhead_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
 
