@@ -51,7 +51,7 @@ format: $(READY)  ## mend what can be mended without a decision
 	find notebooks tests -name '*.ipynb' -not -path '*/.*' -exec $(BIN)/nbstripout --keep-id {} +
 
 bench: $(READY)  ## time what must be quick
-	$(BIN)/python -m pytest --benchmark-only -n 0 $(PYTEST_FLAGS)
+	for script in tests/benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
 lock:  ## pin the newest versions inside pyproject's ranges (LOCK_FLAGS= keeps pins that fit)
 	$(PYTHON) -m venv build/lock
