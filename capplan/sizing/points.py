@@ -102,10 +102,28 @@ class Point:
         )
 
     @property
+    def open(self) -> tuple[Reason, ...]:
+        """Return what the runs could not tell of the pool's classes; empty = the number is shown.
+
+        Too few requests for a quantile is the usual case: nothing broke, and nothing is proven.
+        """
+        return tuple(
+            r
+            for r in self.verdict.reasons
+            if r.outcome == "unknown"
+            and r.rule not in NOT_CAPACITY
+            and (r.request_class is None or r.request_class in self.classes)
+        )
+
+    @property
     def kept(self) -> tuple[str, ...]:
-        """Return the classes none of whose rules is broken."""
-        broken = {r.request_class for r in self.verdict.reasons if r.outcome in ("fail", "blocked")}
-        return tuple(name for name in self.figures["request_class"] if name not in broken)
+        """Return the classes of which every rule is known and none is broken."""
+        not_kept = {
+            r.request_class
+            for r in self.verdict.reasons
+            if r.outcome in ("fail", "blocked") or r in self.open
+        }
+        return tuple(name for name in self.figures["request_class"] if name not in not_kept)
 
     def rejection(self) -> Rejection:
         """Return why this number does not do; ValueError if it does."""

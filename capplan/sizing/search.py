@@ -48,17 +48,23 @@ class Sizing:
 
     @property
     def replicas(self) -> dict[int, int | None]:
-        """Return the fewest replicas by how many are lost."""
-        found = self.chosen.items()
-        return {lose.count: None if point is None else point.replicas for lose, point in found}
+        """Return the fewest replicas by how many are lost; None where none is shown to hold."""
+        return {
+            lose.count: None if point is None or point.open else point.replicas
+            for lose, point in self.chosen.items()
+        }
 
     def __str__(self) -> str:
         """Return the numbers found in one sentence."""
-        parts = [
-            f"{f'more than {self.n_max}' if point is None else point.replicas} with {lose}"
-            for lose, point in self.chosen.items()
-        ]
+        parts = [f"{self._told(point)} with {lose}" for lose, point in self.chosen.items()]
         return f"{self.pool} replicas: {', '.join(parts)}."
+
+    def _told(self, point: Point | None) -> str:
+        if point is None:
+            return f"more than {self.n_max}"
+        return (
+            f"not shown (nothing broken at {point.replicas})" if point.open else f"{point.replicas}"
+        )
 
     def frame(self) -> pd.DataFrame:
         """Return one row per number tried, loss and class: ``replicas, lost, holds`` and figures.
@@ -249,6 +255,18 @@ def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> R
             limit=n_max,
             evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}",
             next_action="see the rejections: a limit in front of the pool may be what breaks them",
+        )
+    if point.open:
+        first = point.open[0]
+        return Reason(
+            rule="failure_margin",
+            outcome="unknown",
+            value=None,
+            limit=n_max,
+            evidence=f"{point.replicas} {pool.name} replicas break no promise, {lose}, but "
+            f"{first.request_class or 'the run'} is not shown to keep {first.rule}: "
+            f"{first.evidence}",
+            next_action=first.next_action,
         )
     return Reason(
         rule="failure_margin",

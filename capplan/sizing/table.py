@@ -63,15 +63,15 @@ def capacity_table(
 
 
 def _stable(point: Point | None) -> tuple[float, str]:
-    if point is None:
-        return math.nan, "no number of replicas was found that holds"
+    if point is None or point.open:
+        return math.nan, _not_shown(point)
     return point.mean_rps, f"simulated: {_kept(point)} at this mean rate, {_samples(point)}"
 
 
 def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
     """Return the busiest minute's rate, if its own requests kept the promises."""
-    if point is None:
-        return math.nan, "no number of replicas was found that holds"
+    if point is None or point.open:
+        return math.nan, _not_shown(point)
     promises = [scenario.request_class(name).promises for name in point.classes]
     least = min(p.goodput_fraction or p.quantile for p in promises)
     share = point.peak_good_fraction
@@ -85,7 +85,18 @@ def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
 def _degraded(point: Point | None) -> tuple[float, str]:
     if point is None:
         return math.nan, "not measured: no loss was asked for, or no number holds under it"
+    if point.open:
+        return math.nan, _not_shown(point)
     return point.mean_rps, f"simulated: {_kept(point)} with {point.lose}, {_samples(point)}"
+
+
+def _not_shown(point: Point | None) -> str:
+    if point is None:
+        return "no number of replicas was found that holds"
+    return (
+        f"not shown: no promise broken at {point.replicas} with {point.lose}, "
+        f"but {_samples(point)} are too few to tell {point.open[0].rule}"
+    )
 
 
 def _kept(point: Point) -> str:
@@ -98,7 +109,7 @@ def _samples(point: Point) -> str:
 
 
 def _size(pool: Pool, point: Point | None) -> dict[str, float | None]:
-    if point is None:
+    if point is None or point.open:
         return {"replicas": None, "accelerators": None, "memory_bytes": math.nan}
     count = point.replicas * pool.tensor_parallel
     memory = math.nan if pool.accelerator is None else accelerator(pool.accelerator).memory_bytes
@@ -130,19 +141,20 @@ def _queue(queue: Queue) -> str:
 def margin_row(scenario: Scenario, pool: Pool, lose: Loss, point: Point | None) -> dict[str, Any]:
     """Return one row of the failure margin: what a loss takes to survive, and whom it costs."""
     names = served_by(scenario, pool)
+    shown = point if point is not None and not point.open else None
     hour = sum(
         pool_cost_usd_per_hour(
             other
             if other.name != pool.name
-            else pool.model_copy(update={"replicas": point.replicas if point else 1})
+            else pool.model_copy(update={"replicas": shown.replicas if shown else 1})
         )
         for other in scenario.pools
     )
     return {
         "lose": {"kind": lose.kind, "count": lose.count},
-        "replicas": point.replicas if point else None,
+        "replicas": shown.replicas if shown else None,
         "protected": [n for n in names if point and n in point.kept],
         "shed": [n for n in names if not point or n not in point.kept],
         "recovery_s": 0.0 if lose.count == 0 else math.nan,
-        "cost_usd_per_hour": hour if point else math.nan,
+        "cost_usd_per_hour": hour if shown else math.nan,
     }

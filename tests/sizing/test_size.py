@@ -193,3 +193,13 @@ def test_more_load_never_needs_fewer(rate, seed):
 def test_counts_that_make_no_sense_are_errors(arguments):
     with pytest.raises(ValueError, match="at least"):
         size(small(), **arguments)
+
+
+def test_a_number_that_too_few_requests_speak_for_is_unknown_not_capacity():
+    few = size(small(**{"classes.chat.promises.min_samples": 5000}), lose=(0, 1))
+    assert few.replicas == {0: None, 1: None}
+    assert few.verdict.outcome == "unknown"
+    assert few.capacity_table["replicas"].isna().all()
+    assert few.capacity_table["load_rps"].isna().all()
+    assert "too few" in few.capacity_table.loc[0, "evidence"]
+    assert [row["protected"] for row in few.to_json()["failure_margin"]] == [[], []]
