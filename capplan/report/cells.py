@@ -24,3 +24,11 @@ def tags(cell: Any) -> set[str]:
 def own_cells(path: Path) -> list[Any]:
     """Return the cells that the author wrote, so that their numbers are those of the source."""
     return [cell for cell in read_notebook(path).cells if not tags(cell) & ADDED]
+
+
+def forget_paths(path: Path) -> None:
+    """Take out of an executed notebook where it lay while it ran."""
+    notebook = read_notebook(path)
+    for place in ("input_path", "output_path"):
+        notebook.metadata.get("papermill", {}).pop(place, None)
+    path.write_text(nbformat.writes(notebook), encoding="utf-8")  # type: ignore[no-untyped-call]

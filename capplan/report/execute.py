@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from capplan.report.cells import own_cells
+from capplan.report.cells import forget_paths, own_cells
 
 KERNEL_START_S = 120.0
 
@@ -41,7 +43,8 @@ def execute_all(
     the disk after each cell, so a failing one is kept half executed. Raises :class:`NotebookError`.
     """
     on_terminal = sys.stderr.isatty()
-    with tqdm(total=len(notebooks), unit="notebook", disable=not on_terminal, leave=False) as bar:
+    width = shutil.get_terminal_size().columns
+    with tqdm(total=len(notebooks), disable=not on_terminal, leave=False, ncols=width) as bar:
         for number, notebook in enumerate(notebooks, start=1):
             bar.set_description(notebook.stem)
             with _line(f"[{number}/{len(notebooks)}] {notebook.stem}", shown=not on_terminal):
@@ -51,24 +54,30 @@ def execute_all(
 
 
 def execute(notebook: Path, target: Path, values: Mapping[str, Any], *, cwd: Path) -> None:
-    """Run one notebook with values for its parameters; :class:`NotebookError` where it fails."""
+    """Run one notebook with values for its parameters; :class:`NotebookError` where it fails.
+
+    The kernel is reached through sockets in a folder of its own: no port is opened, and the path
+    of a socket stays as short as the system demands.
+    """
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
-    ipc = {"transport": "ipc"}
     try:
-        papermill.execute_notebook(
-            str(notebook),
-            str(target),
-            dict(values),
-            cwd=str(cwd),
-            progress_bar=False,
-            store_widget_state=False,
-            start_timeout=KERNEL_START_S,
-            config=Config({"ConnectionFileMixin": ipc, "KernelManager": ipc}),
-        )
+        with tempfile.TemporaryDirectory(prefix="capplan-") as sockets:
+            ipc = {"transport": "ipc", "connection_file": f"{sockets}/kernel.json"}
+            papermill.execute_notebook(
+                str(notebook),
+                str(target),
+                dict(values),
+                cwd=str(cwd),
+                progress_bar=False,
+                store_widget_state=False,
+                start_timeout=KERNEL_START_S,
+                config=Config({"ConnectionFileMixin": ipc, "KernelManager": ipc}),
+            )
+        forget_paths(target)
     except PapermillExecutionError as err:
         raise NotebookError(notebook, _failed_cell(target), _cause(err)) from err
     except DeadKernelError as err:

@@ -157,3 +157,11 @@ def test_without_a_terminal_each_notebook_has_a_line(make_quick, tmp_path, capsy
     told = capsys.readouterr()
     assert re.fullmatch(r"\[1/1\] quick … \d+\.\d s\n", told.err)
     assert told.out == ""
+
+
+def test_on_a_terminal_a_bar_names_the_notebook_that_runs(
+    make_quick, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    make_quick(tmp_path / "report")
+    assert "quick:   0%" in capsys.readouterr().err
