@@ -12,6 +12,7 @@ from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.simulation.queue import BoundedQueue
 
 CRASH = "crash"
+BAD_REQUEST, BAD_GATEWAY = 400, 502
 
 
 class Upstream(Protocol):
@@ -84,7 +85,7 @@ class Replica:
         attempt.place, attempt.replica = "replica", self.name
         attempt.scheduler_queue_in_s = now_s
         if reason := engine.refusal(attempt):
-            self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, 400))
+            self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, BAD_REQUEST))
             return
         free = self._step_end_s is None
         room = engine.places - engine.prefilling - engine.decoding if free else 0
@@ -122,7 +123,8 @@ class Replica:
         self.up, self.in_flight = False, 0
         for job in lost:
             attempt = _attempt(job)
-            self._pool.failed(attempt, Failure("failed", attempt.layer, CRASH, 502))
+            self._end_window(attempt)
+            self._pool.failed(attempt, Failure("failed", attempt.layer, CRASH, BAD_GATEWAY))
 
     def restore(self) -> None:
         """Return empty."""
@@ -170,9 +172,12 @@ class Replica:
 
     def _left(self, attempt: Attempt) -> None:
         self.in_flight -= 1
-        attempt.batch_window_s = min(
-            attempt.batch_window_s, self._clock.now - attempt.scheduler_queue_in_s
-        )
+        self._end_window(attempt)
+
+    def _end_window(self, attempt: Attempt) -> None:
+        """Cut the wait for the running step at the moment the attempt leaves unserved."""
+        waited_s = self._clock.now - attempt.scheduler_queue_in_s
+        attempt.batch_window_s = min(attempt.batch_window_s, waited_s)
 
     def _expired(self, attempt: Attempt, failure: Failure) -> None:
         self._left(attempt)

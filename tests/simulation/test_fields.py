@@ -116,7 +116,7 @@ ELSEWHERE = {
     DynamicBatching: {"kind", "scheduler", "service"},
     RequestClass: {
         "name", "owner", "sheddable", "promises", "retry", "share", "prompt_tokens",
-        "output_tokens", "length_correlation", "prefix_tokens",
+        "output_tokens", "length_correlation", "prefix_tokens", "size",
     },
     Promises: {
         "e2e_s", "ttft_s", "tpot_s", "quantile", "availability_fraction", "error_rate_fraction",

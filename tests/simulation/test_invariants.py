@@ -179,6 +179,7 @@ def requests(draw):
 
 
 random_runs = given(scenario=scenarios(), rows=requests())
+# Without shrinking: a smaller example costs thousands of runs, minutes.
 quick = settings(
     max_examples=100,
     phases=[Phase.explicit, Phase.generate],
