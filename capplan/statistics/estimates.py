@@ -118,9 +118,12 @@ def _ranks(n: int, probability: float, tail: float) -> tuple[int, int]:
     """Return the ranks (from 1) of the interval's ends: 0 or n + 1 where there is none."""
     from scipy.special import bdtr
 
-    below = np.asarray(bdtr(np.arange(n + 1), n, probability))  # P(B <= k), k = 0..n
-    lower = int(np.searchsorted(below, tail, side="right"))  # P(B <= lower - 1) <= tail
-    upper = int(np.searchsorted(below, 1 - tail, side="left")) + 1  # P(B >= upper) <= tail
+    reach = 12 * math.sqrt(n * probability * (1 - probability)) + 12  # all but 1e-30 of B
+    first = max(0, math.floor(n * probability - reach))
+    last = min(n, math.ceil(n * probability + reach))
+    below = np.asarray(bdtr(np.arange(first, last + 1), n, probability))  # P(B <= k)
+    lower = first + int(np.searchsorted(below, tail, side="right"))  # P(B <= lower - 1) <= tail
+    upper = first + int(np.searchsorted(below, 1 - tail, side="left")) + 1  # P(B >= upper) <= tail
     return lower, upper
 
 

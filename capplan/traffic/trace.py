@@ -90,6 +90,9 @@ def from_frame(
         raise DataError("at least one request", where=source, value=0)
     typed = frame.assign(**{c: typed_column(frame[c], columns[c], source) for c in frame.columns})
     arrival = typed["arrival_s"].to_numpy()
+    if duration_s is not None and not arrival.max() <= duration_s:
+        rule = f"arrivals inside the observation window of {duration_s:g} s"
+        raise DataError(rule, where=source, field="arrival_s", value=float(arrival.max()))
     late = int(np.count_nonzero(arrival < np.maximum.accumulate(arrival)))
     if late:
         typed = typed.sort_values("arrival_s", kind="stable")

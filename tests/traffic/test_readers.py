@@ -20,6 +20,7 @@ from capplan.schema import DataError
 from capplan.traffic.readers import read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
 PLAIN = "arrival_s,prompt_tokens,output_tokens\n"
 
 
@@ -117,8 +118,7 @@ def test_splitwise_and_vidur_times_are_seconds_of_the_trace(tmp_path):
     trace = read_trace(written(tmp_path / "s.csv", split))
     assert trace.format == "splitwise"
     assert trace.frame["arrival_s"].tolist() == [1.5, 2.5]
-    vidur = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.25,30,7\n"
-    trace = read_trace(written(tmp_path / "v.csv", vidur))
+    trace = read_trace(written(tmp_path / "v.csv", VIDUR + "0.25,30,7\n"))
     assert trace.format == "vidur"
     assert trace.frame.iloc[0].tolist() == [0.25, 30, 7]
 
@@ -427,6 +427,7 @@ def test_well_known_names_are_taken_and_said(tmp_path):
         (PLAIN + "1,1,1\n", {"units": {"arrival_s": "h"}}, "units: s, ms, us or ns"),
         ("arrival_s,prompt_tokens,prompt_tokens,output_tokens\n1,1,1,1\n", {}, "each column once"),
         (PLAIN + "1,1,1\n", {"format": "azure"}, "a file of format azure"),
+        (AZURE.strip() + "," + VIDUR + "1,1,1,1,1,1\n", {}, "format: columns of one format"),
         (PLAIN + "1,1,1\n", {"format": "parquet"}, "a file of format parquet"),
         (PLAIN + "1,1,1\n", {"format": "mooncake"}, "a file of format mooncake"),
     ],
@@ -434,6 +435,12 @@ def test_well_known_names_are_taken_and_said(tmp_path):
 def test_what_cannot_be_decided_is_an_error_that_says_so(tmp_path, text, options, words):
     with pytest.raises(DataError, match=words):
         read_trace(written(tmp_path / "t.csv", text), **options)
+
+
+def test_a_named_format_settles_what_fits_two(tmp_path):
+    text = AZURE.strip() + "," + VIDUR + "2023-11-16 18:17:03,1,1,7,8,9\n"
+    trace = read_trace(written(tmp_path / "t.csv", text), format="vidur")
+    assert trace.frame.iloc[0].tolist() == [7, 8, 9]
 
 
 def test_an_unknown_format_and_a_missing_file_are_errors(tmp_path):

@@ -51,6 +51,12 @@ def test_a_value_that_breaks_its_column_is_refused_by_name(columns, words):
         from_frame(frame(**columns))
 
 
+def test_an_arrival_after_the_observation_window_is_refused():
+    assert from_frame(frame(), duration_s=2.0).duration_s == 2.0
+    with pytest.raises(DataError, match="inside the observation window of 1 s, got 2"):
+        from_frame(frame(), duration_s=1.0)
+
+
 def test_a_missing_column_and_an_empty_table_are_refused():
     with pytest.raises(DataError, match="output_tokens"):
         from_frame(frame().drop(columns="output_tokens"))

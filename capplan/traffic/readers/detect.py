@@ -98,7 +98,11 @@ def _json_format(path: Path, sniffed: Sniffed, *, mapped: bool) -> str:
         "mooncake": set(MOONCAKE.columns.values()) <= set(columns) and "chat_id" not in columns,
         "openai-log": openai_log.looks_like(record),
     }
-    return next((name for name, fits in tests.items() if fits), "jsonl")
+    fitting = [name for name, fits in tests.items() if fits]
+    if len(fitting) > 1:
+        rule = "records of one format; name it"
+        raise DataError(rule, where=path, field="format", value=", ".join(fitting))
+    return fitting[0] if fitting else "jsonl"
 
 
 def _is_tar(path: Path) -> bool:

@@ -138,14 +138,37 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 """Names under which plain tables hold our columns, our own name first."""
 
 
-def known_layout(columns: Sequence[str]) -> Layout | None:
-    """Return the layout of a published CSV whose header this is, or None."""
-    for layout in CSV_LAYOUTS:
-        needed = {theirs for ours, theirs in layout.columns.items() if ours not in OPTIONAL}
-        if needed <= set(columns):
-            present = {o: t for o, t in layout.columns.items() if t in columns}
-            return replace(layout, columns=present)
+def known_layout(columns: Sequence[str], *, name: str | None = None) -> Layout | None:
+    """Return the layout of a published CSV whose header this is, or None.
+
+    Parameters
+    ----------
+    columns
+        Names in the header.
+    name
+        The only format to look for; None: any.
+
+    Raises
+    ------
+    DataError
+        When the header fits several formats.
+    """
+    fitting = [
+        layout
+        for layout in CSV_LAYOUTS
+        if name in (None, layout.format) and _needed(layout) <= set(columns)
+    ]
+    if len(fitting) > 1:
+        found = ", ".join(layout.format for layout in fitting)
+        raise DataError("columns of one format; name it", field="format", value=found)
+    for layout in fitting:
+        present = {o: t for o, t in layout.columns.items() if t in columns}
+        return replace(layout, columns=present)
     return None
+
+
+def _needed(layout: Layout) -> set[str]:
+    return {theirs for ours, theirs in layout.columns.items() if ours not in OPTIONAL}
 
 
 def plain_layout(

@@ -179,7 +179,7 @@ def _of_table(name: str, asked: _Request) -> Found:
             units=asked.units,
         )
     else:
-        known = known_layout(columns)
+        known = known_layout(columns, name=name)
         _need(known is not None and known.format == name, name, asked)
         layout = known or plain_layout(columns, format=name, where=str(asked.path))
     reader = columnar if container == "parquet" else delimited

@@ -68,6 +68,6 @@ def spread_times(frame: Any, *, spread: bool | float | None, seed: int) -> tuple
     rounded = np.round(step, 3)
     told = (
         f"Times stand on a grid of {rounded:g} s; each is spread uniformly inside its step "
-        f"with seed {seed}."
+        f"with seed {seed}, so gaps shorter than that are an assumption."
     )
     return frame.assign(arrival_s=spread_out), told
