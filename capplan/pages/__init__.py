@@ -3,7 +3,17 @@
 Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
 """
 
-from capplan.pages import batching, buckets, budget, overload, pools, ramp, sizing, traffic
+from capplan.pages import (
+    batching,
+    buckets,
+    budget,
+    conclusion,
+    overload,
+    pools,
+    ramp,
+    sizing,
+    traffic,
+)
 from capplan.pages.page import Page, open_page
 from capplan.pages.reader import has_reader
 from capplan.pages.telling import listed, show, table, told
@@ -13,6 +23,7 @@ __all__ = [
     "batching",
     "buckets",
     "budget",
+    "conclusion",
     "has_reader",
     "listed",
     "open_page",

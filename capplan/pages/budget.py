@@ -10,7 +10,7 @@ import pandas as pd
 if TYPE_CHECKING:
     from capplan.budget import ClassBudget, WaitBudget
     from capplan.results import RunResult
-    from capplan.scenario import Scenario
+    from capplan.scenario import Queue, Scenario
 
 PROMISES = (
     "deadline_s",
@@ -188,5 +188,27 @@ def feasible_table(budget: WaitBudget) -> pd.DataFrame:
                 "TPOT promise_s": c.tpot_promise_s,
             }
             for c in budget.classes
+        ]
+    )
+
+
+def limit_table(scenario: Scenario) -> pd.DataFrame:
+    """Return each queue of the scenario with its limits, its owner, and what it does when full."""
+    gateway = scenario.gateway
+    queues: list[tuple[str, Queue, str]] = [("gateway", gateway.queue, gateway.owner)]
+    for pool in scenario.pools:
+        queues.append((f"{pool.name}: service queue", pool.queue, pool.owner))
+        queues.append((f"{pool.name}: scheduler queue", pool.batching.scheduler, pool.owner))
+    return pd.DataFrame(
+        [
+            {
+                "layer": layer,
+                "owner": queue.owner or owner or "nobody",
+                "length": "unlimited" if queue.length is None else str(queue.length),
+                "longest wait_s": np.nan if queue.wait_limit_s is None else queue.wait_limit_s,
+                "order": queue.order,
+                "when full": f"{queue.status}, Retry-After {queue.retry_after_s:g} s",
+            }
+            for layer, queue, owner in queues
         ]
     )

@@ -77,8 +77,8 @@ class Overload:
         return (
             f"While {told(self.factor)} times the load arrived, for "
             f"{told(self.end_s - self.begin_s, '_s')}, {told(shares['during'], '_fraction')} of "
-            f"the requests kept every promise (before: {told(shares['before'], '_fraction')}, after: "
-            f"{told(shares['after'], '_fraction')}). The queues were empty "
+            f"the requests kept every promise (before: {told(shares['before'], '_fraction')}, "
+            f"after: {told(shares['after'], '_fraction')}). The queues were empty "
             f"{told(self.queues_empty_s, '_s')} after it; the last failure of a later request came "
             f"{told(self.recovery_s, '_s')} after it."
         )

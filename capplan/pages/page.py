@@ -11,7 +11,10 @@ from capplan.evidence import artefact, read_artefact
 if TYPE_CHECKING:
     import pandas as pd
 
+    from capplan.evidence import RunRecord
+    from capplan.results import RunResult
     from capplan.scenario import Scenario
+    from capplan.slo import Verdict
     from capplan.sweep import SweepResult
     from capplan.traffic.trace import Trace
 
@@ -40,6 +43,13 @@ class Page:
     def keep(self, sweep: SweepResult) -> Path:
         """Store a sweep in a folder of its own, named by its run id, and return that folder."""
         return sweep.write(self.folder / "sweeps" / sweep.inputs.run_id).folder
+
+    def keep_run(self, result: RunResult, verdict: Verdict) -> RunRecord:
+        """Store a run with its verdict in a folder of its own, named by its run id."""
+        from capplan.evidence import write_run
+        from capplan.evidence.store import inputs_of
+
+        return write_run(result, verdict, self.folder / "simulated" / inputs_of(result).run_id)
 
     def traffic(self) -> Trace:
         """Return what the scenario rests on: its trace as recorded, or a draw where laws stand.

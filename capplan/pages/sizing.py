@@ -28,12 +28,12 @@ def goodput_frame(sizing: Sizing) -> pd.DataFrame:
     served = {name for point in sizing.points for name in point.classes}
     frame = sizing.frame()
     frame = frame[frame["request_class"].isin(served)]
+    own = frame.assign(good=frame["good_fraction"] * frame["offered"])
+    sums = own.groupby(["replicas", "lost"])[["offered", "good"]].sum(min_count=1).reset_index()
     rows = []
-    for (replicas, lost), own in frame.groupby(["replicas", "lost"]):
-        offered = int(own["offered"].sum())
-        good = round(float((own["good_fraction"] * own["offered"]).sum()))
-        share = share_interval(good, offered)
-        rows.append((int(replicas), int(lost), share.value, share.low, share.high))
+    for row in sums.to_dict("records"):
+        share = share_interval(round(row["good"]), int(row["offered"]))
+        rows.append((row["replicas"], row["lost"], share.value, share.low, share.high))
     return pd.DataFrame(rows, columns=["replicas", "lost", "goodput_fraction", "low", "high"])
 
 

@@ -8,5 +8,6 @@ was called with.
 from capplan.widgets.batching import batch_window
 from capplan.widgets.budget import wait_budget
 from capplan.widgets.explorer import Control, Explorer, View
+from capplan.widgets.margin import failure_margin
 
-__all__ = ["Control", "Explorer", "View", "batch_window", "wait_budget"]
+__all__ = ["Control", "Explorer", "View", "batch_window", "failure_margin", "wait_budget"]
