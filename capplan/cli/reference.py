@@ -1,4 +1,4 @@
-"""``capplan schema`` and ``capplan data``: what can be written, and what comes with the package."""
+"""``capplan schema`` and ``capplan data``: what can be written, bundled files, public traces."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from capplan.schema import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from capplan.traffic.catalogue import PublicTrace
+
 
 def add(commands: Any) -> None:
     """Offer the commands."""
     add_command(commands, "schema", "print the JSON Schema of a scenario file", _schema)
-    data = add_command(commands, "data", "list and fetch the files that come with capplan", _list)
+    data = add_command(commands, "data", "list and fetch bundled files and public traces", _list)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = add_command(actions, "list", "list the bundled files", _list)
+    listing = add_command(actions, "list", "list the bundled files and the public traces", _list)
     add_json(listing)
-    fetch = add_command(actions, "get", "copy a bundled file here, to be changed", _get)
+    fetch = add_command(
+        actions, "get", "copy a bundled file here, or fetch a public trace into the cache", _get
+    )
     fetch.add_argument("name", metavar="NAME", help="a name that capplan data list prints")
-    fetch.add_argument("--out", metavar="FILE", help="where to (the file's own name, here)")
+    fetch.add_argument(
+        "--out", metavar="FILE", help="where to (a bundled file: its own name, here)"
+    )
 
 
 def _schema(args: argparse.Namespace) -> int:
@@ -37,9 +43,19 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from capplan.traffic.catalogue import list_traces
+
     rows = [
         {"name": name, "kind": kind, "bytes": path.stat().st_size, "about": _about(path)}
         for name, kind, path in _files()
+    ] + [
+        {
+            "name": trace.name,
+            "kind": "public trace",
+            "bytes": trace.size_bytes,
+            "about": f"{trace.what}; {trace.licence}, {trace.attribution}",
+        }
+        for trace in list_traces()
     ]
     if args.json:
         print_json(rows)
@@ -49,13 +65,33 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _get(args: argparse.Namespace) -> int:
+    from capplan.traffic.catalogue import list_traces
+
     found = {name: path for name, _, path in _files()}
+    public = {trace.name: trace for trace in list_traces()}
+    if args.name in public:
+        return _get_public(public[args.name], args.out)
     if args.name not in found:
-        raise DataError(f"one of {', '.join(found)}", field="NAME", value=args.name)
-    target = Path(args.out or found[args.name].name)
+        known = ", ".join((*found, *public))
+        raise DataError(f"one of {known}", field="NAME", value=args.name)
+    return _copied(found[args.name], Path(args.out or found[args.name].name))
+
+
+def _get_public(trace: PublicTrace, out: str | None) -> int:
+    from capplan.traffic.catalogue import fetch
+
+    path = fetch(trace)
+    sys.stderr.write(f"{trace.name}: licence {trace.licence}; {trace.attribution}\n")
+    if out is not None:
+        return _copied(path, Path(out))
+    sys.stdout.write(f"{path}\n")
+    return exits.DONE
+
+
+def _copied(path: Path, target: Path) -> int:
     if target.exists():
         raise DataError("a file that is not there yet", where=target, field="--out", value="a file")
-    shutil.copyfile(found[args.name], target)
+    shutil.copyfile(path, target)
     sys.stdout.write(f"{target}\n")
     return exits.DONE
 

@@ -179,6 +179,12 @@ def test_each_kind_of_damage_in_a_table_has_its_reason(tmp_path, rows, kept, dro
     assert ledger.dropped == dropped
 
 
+def test_a_large_loss_is_said_in_a_note(tmp_path):
+    note = "25.0% of the rows are dropped; rates leave them out."
+    assert note in table(tmp_path, "1,10,2\n2,10,2\n3,10,2\n4,10,0\n").notes
+    assert not table(tmp_path, "1,10,2\n2,10,2\n").notes
+
+
 def test_quoted_padded_and_grouped_numbers_are_numbers(tmp_path):
     trace = table(tmp_path, '"1.5"," 1,234 ","12"\n2.5,"1,234,567",+7\n3.5,"12,34",7\n')
     assert trace.frame["prompt_tokens"].tolist() == [1234, 1_234_567]

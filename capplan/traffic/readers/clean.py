@@ -22,6 +22,7 @@ from capplan.traffic.trace import Trace, from_frame
 
 LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")
+FEW_LOST_FRACTION = 0.01
 Mask = npt.NDArray[np.bool_]
 
 
@@ -146,7 +147,7 @@ class Cleaner:
             format=self.layout.format,
             start=arrivals.start,
             duration_s=self.layout.duration_s,
-            notes=tuple(notes),
+            notes=(*notes, *self._losses(len(frame))),
             sha256=sha256,
             prefix_block_tokens=self.layout.prefix_block_tokens,
         )
@@ -156,6 +157,12 @@ class Cleaner:
         return Ledger(
             read=self.read, kept=kept, dropped=dropped, changed={**changed, **self.changed}
         )
+
+    def _losses(self, kept: int) -> tuple[str, ...]:
+        lost = self.read - kept
+        if lost <= FEW_LOST_FRACTION * self.read:
+            return ()
+        return (f"{lost / self.read:.1%} of the rows are dropped; rates leave them out.",)
 
     def _need_rows(self, kept: int) -> None:
         if kept:
