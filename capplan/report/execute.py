@@ -43,8 +43,9 @@ def execute_all(
     the disk after each cell, so a failing one is kept half executed. Raises :class:`NotebookError`.
     """
     on_terminal = sys.stderr.isatty()
-    width = shutil.get_terminal_size().columns
-    with tqdm(total=len(notebooks), disable=not on_terminal, leave=False, ncols=width) as bar:
+    columns, lines = shutil.get_terminal_size()
+    look = {"disable": not on_terminal, "leave": False, "ncols": columns, "nrows": lines}
+    with tqdm(total=len(notebooks), **look) as bar:
         for number, notebook in enumerate(notebooks, start=1):
             bar.set_description(notebook.stem)
             with _line(f"[{number}/{len(notebooks)}] {notebook.stem}", shown=not on_terminal):
