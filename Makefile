@@ -36,7 +36,7 @@ lab: $(READY)  ## open the tour in JupyterLab
 	$(BIN)/jupyter lab $(LAB_FLAGS) notebooks/00_tour.ipynb
 
 test: lint  ## everything CI runs: lint, then every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --benchmark-disable -rs $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -rs $(PYTEST_FLAGS)
 
 lint: $(READY)  ## style, types, layers, and notebooks free of outputs
 	$(BIN)/ruff check .
@@ -69,7 +69,7 @@ hooks: $(READY)  ## readable notebook diffs, and `make lint` before each commit
 	$(BIN)/pre-commit install
 
 clean:  ## remove builds and caches; reports, runs and the environment stay
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +
 
 # The environment: made once, brought up to date when the lock or pyproject.toml changes.
