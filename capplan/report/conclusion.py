@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from capplan.schema import DataError
 
 CONCLUSION = "conclusion.json"
 """Artefact of the last notebook. Keys, all optional: ``verdict`` (``outcome``, ``reasons``,
-``scope``), ``figures`` (a list of ``name``, ``value``, ``unit``, or a mapping of names to values),
+``scope``), ``parts`` (what each page found: ``part``, ``outcome``, ``said``, ``artefact``),
+``figures`` (a list of ``name``, ``value``, ``unit``, or a mapping of names to values),
 ``warnings`` and ``assumptions`` (lists of sentences)."""
 
 OUTCOMES = ("pass", "fail", "blocked", "retest", "unknown")
@@ -24,7 +26,8 @@ class Conclusion:
 
     outcome: str
     reasons: tuple[Mapping[str, Any], ...] = ()
-    scope: Any = None
+    scope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    parts: tuple[Mapping[str, Any], ...] = ()
     figures: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -32,7 +35,18 @@ class Conclusion:
     @property
     def verdict(self) -> dict[str, Any]:
         """Return the verdict as a manifest holds it."""
-        return {"outcome": self.outcome, "reasons": list(self.reasons), "scope": self.scope}
+        scope = dict(self.scope)
+        return {"outcome": self.outcome, "reasons": list(self.reasons), "scope": scope}
+
+    @property
+    def held(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the reasons that speak for a pass."""
+        return tuple(reason for reason in self.reasons if reason.get("outcome") == "pass")
+
+    @property
+    def open(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the reasons that do not speak for a pass."""
+        return tuple(reason for reason in self.reasons if reason.get("outcome") != "pass")
 
 
 def read_conclusion(run_folder: Path) -> Conclusion:
@@ -55,7 +69,8 @@ def read_conclusion(run_folder: Path) -> Conclusion:
     return Conclusion(
         outcome=outcome,
         reasons=tuple(verdict.get("reasons") or ()),
-        scope=verdict.get("scope"),
+        scope=verdict.get("scope") or {},
+        parts=tuple(data.get("parts") or ()),
         figures=tuple(_figures(data.get("figures") or ())),
         warnings=tuple(map(str, data.get("warnings") or ())),
         assumptions=tuple(map(str, data.get("assumptions") or ())),

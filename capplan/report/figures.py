@@ -27,18 +27,22 @@ def shown(value: Any) -> str:
 def words(value: Any) -> str:
     """Return a value as words: nothing for None, lists and mappings in one line.
 
-    >>> words({"model": "8B", "load_rps": [1, 2]})
-    'model: 8B; load_rps: 1, 2'
+    >>> words({"model": "8B", "load_rps": [1, 2], "tokens": {"p50": 10, "max": 99}})
+    'model: 8B; load_rps: 1, 2; tokens: (p50: 10; max: 99)'
     """
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {words(inner)}" for name, inner in value.items())
+        return "; ".join(f"{name}: {_nested(inner)}" for name, inner in value.items())
     if isinstance(value, str):
         return value
     if isinstance(value, Iterable):
         return ", ".join(map(words, value))
     return shown(value)
+
+
+def _nested(value: Any) -> str:
+    return f"({words(value)})" if isinstance(value, Mapping) else words(value)
 
 
 def _rounded(number: float) -> str:

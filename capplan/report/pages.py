@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.report.cells import ADDED, read_notebook, tags
 from capplan.report.mathml import markdown_to_html
+from capplan.report.tables import words_left
 
 if TYPE_CHECKING:
     from nbconvert import HTMLExporter
@@ -61,13 +62,24 @@ def write_page(notebook: Path, pages: Sequence[Page], folder: Path, *, report_ti
 
 
 def readable(notebook: Any) -> Any:
-    """Return the notebook without what a page can't show: papermill's own cells, live widgets."""
+    """Return the notebook as a page shows it.
+
+    papermill's own cells and live widgets are left out; tables have their words to the left.
+    """
     notebook.cells = [cell for cell in notebook.cells if not tags(cell) & ADDED]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
+            for output in cell.outputs:
+                _align(output.get("data", {}))
     notebook.metadata.pop("widgets", None)
     return notebook
+
+
+def _align(data: Any) -> None:
+    html = data.get("text/html", "")
+    if "<table" in html and "<figure" not in html:
+        data["text/html"] = words_left(html)
 
 
 @cache

@@ -30,17 +30,13 @@ def write_summary(
 ) -> Path:
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
-    environment.filters.update(shown=shown, words=words, number=_number)
+    environment.filters.update(shown=shown, words=_words, number=_number)
     notes = inputs.trace.notes if inputs.trace else ()
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
         css=style_sheet(),
         description=inputs.scenario.description,
-        outcome=conclusion.outcome,
-        reasons=conclusion.reasons,
-        scope=conclusion.scope,
-        figures=conclusion.figures,
-        warnings=conclusion.warnings,
+        conclusion=conclusion,
         assumptions=tuple(dict.fromkeys((*conclusion.assumptions, *notes))),
         pages=pages,
         facts=facts(inputs, record),
@@ -67,6 +63,11 @@ def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
     rows.append(("versions", words(record.manifest["versions"])))
     rows.append(("written", record.manifest["circumstances"]["written_at"]))
     return rows
+
+
+def _words(value: Any) -> str:
+    """Return a value as words, without the marks that Markdown gives to names."""
+    return words(value).replace("`", "")
 
 
 def _number(value: Any) -> str:

@@ -19,6 +19,18 @@ def test_figures_may_be_a_list_or_a_mapping(tmp_path):
     assert read_conclusion(tmp_path).figures == ({"name": "goodput", "value": 3.5},)
 
 
+def test_reasons_are_told_apart_by_what_they_speak_for(tmp_path):
+    reasons = [{"rule": "ttft_s", "outcome": "pass"}, {"rule": "e2e_s", "outcome": "retest"}]
+    verdict = {"outcome": "retest", "reasons": reasons, "scope": {"backend": "simulated"}}
+    parts = [{"part": "promises", "outcome": "retest", "said": "too few", "artefact": ""}]
+    artefact(tmp_path, "conclusion.json", {"verdict": verdict, "parts": parts})
+    found = read_conclusion(tmp_path)
+    assert [reason["rule"] for reason in found.held] == ["ttft_s"]
+    assert [reason["rule"] for reason in found.open] == ["e2e_s"]
+    assert found.verdict == verdict
+    assert found.parts == tuple(parts)
+
+
 def test_an_outcome_that_does_not_exist_is_an_error(tmp_path):
     artefact(tmp_path, "conclusion.json", {"verdict": {"outcome": "fine"}})
     with pytest.raises(DataError, match=r"verdict\.outcome: one of pass, .*, got 'fine'"):
