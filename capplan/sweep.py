@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,10 +32,13 @@ from capplan.slo import judge
 from capplan.traffic.draw import draw
 
 if TYPE_CHECKING:
+    from capplan.slo import Verdict
     from capplan.traffic.trace import Trace
 
 SERVING = ("pools", "replicas", "gateway", "network", "faults", "budget", "warmup_s", "drain_s")
 """Fields that change who serves and how, never who arrives."""
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+"""Promises that are latencies."""
 CLOCKS = ("wall_s", "simulated_requests_per_wall_s")
 """Figures of the machine, not of the model: two equal sweeps differ in them."""
 
@@ -45,7 +49,8 @@ class SweepResult:
 
     ``frame`` has one row per point and replication, in the order of the grid: ``point``,
     ``replication``, one column per varied field, ``feasible``, ``reason`` (why it is not),
-    ``outcome`` of the verdict, and the headline figures with the part before the unit
+    ``outcome`` of the verdict, ``latency_of_promise`` (the worst latency ÷ its promise), and the
+    headline figures with the part before the unit
     (``ttft_p99_s``, ``queue_wait_gateway_p99_s``). ``by_class`` has the same per request class.
     """
 
@@ -239,9 +244,27 @@ def _answer(run: _Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return {**key, "feasible": False, "reason": _reason(err), "outcome": "fail"}, []
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
     classes = figures.pop("by_class")
-    end = {"feasible": True, "reason": None, "outcome": judge(result, run.scenario).outcome}
+    verdict = judge(result, run.scenario)
+    end = {
+        "feasible": True,
+        "reason": None,
+        "outcome": verdict.outcome,
+        "latency_of_promise": _latency_of_promise(verdict),
+    }
     by_class = [{**key, "request_class": n, **_flat(f)} for n, f in classes.items()]
     return {**key, **end, **_flat(figures)}, by_class
+
+
+def _latency_of_promise(verdict: Verdict) -> float:
+    """Return the worst of all promised latencies ÷ its promise; NaN where none was measured."""
+    found = [
+        float(reason.value) / float(reason.limit)
+        for reason in verdict.reasons
+        if reason.rule in LATENCIES
+        and isinstance(reason.value, int | float)
+        and isinstance(reason.limit, int | float)
+    ]
+    return max(found, default=math.nan)
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def goodput_by_batch(
         alt.Color(
             f"{c.GOODPUT.name}:Q",
             title=c.GOODPUT.title,
-            scale=alt.Scale(domainMin=0, range=["#FFFFFF", SKY_BLUE]),
+            scale=alt.Scale(domainMin=0, range=["#FFFFFF", SKY_BLUE], interpolate="rgb"),
         ),
         tooltip=tooltip(shown),
     )
@@ -83,7 +83,7 @@ def throughput_against_tail(frame: pd.DataFrame) -> alt.LayerChart:
     shown = (c.TAIL, c.THROUGHPUT, c.GOODPUT, c.ACROSS, c.DOWN, c.STATE)
     frame = checked(frame, shown, chart="throughput_against_tail")
     encoded = {
-        "y": y(c.THROUGHPUT, scale=alt.Scale(zero=False)),
+        "y": y(c.THROUGHPUT, scale=alt.Scale(zero=True)),
         "color": _state_colour(),
         "shape": shape(c.STATE, {name: i for i, name in enumerate(STATES)}),
         "tooltip": tooltip(shown),

@@ -49,7 +49,7 @@ def goodput_by_replicas(
     )
     lines = base.mark_line(point=True).encode(
         x(c.REPLICAS, axis=whole, scale=alt.Scale(zero=False, padding=16)),
-        y(c.GOOD_SHARE, axis=alt.Axis(format="%")),
+        y(c.GOOD_SHARE, axis=alt.Axis(format="~%"), scale=alt.Scale(zero=False, padding=12)),
         colour(c.LOST, lost, lines=True),
         dash(c.LOST, lost),
         tooltip=tooltip(shown),

@@ -16,7 +16,7 @@ from capplan.pages import (
 )
 from capplan.pages.page import Page, open_page
 from capplan.pages.reader import has_reader
-from capplan.pages.telling import listed, show, table, told
+from capplan.pages.telling import listed, rule_words, show, table, told
 
 __all__ = [
     "Page",
@@ -30,6 +30,7 @@ __all__ = [
     "overload",
     "pools",
     "ramp",
+    "rule_words",
     "show",
     "sizing",
     "table",

@@ -18,9 +18,6 @@ STATES = {"pass": "inside the budget", "retest": "inside, not proven", "fail": "
 """State of a point by the outcome of its verdict; any other outcome is unknown. Not proven: every
 estimate keeps its promise, and some interval still reaches beyond it."""
 
-LATENCIES = {"ttft_s": "ttft_censored", "e2e_s": "e2e_censored", "tpot_s": "tpot"}
-"""Column of a sweep that a latency promise is held against."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grid:
@@ -170,7 +167,7 @@ def _points(study: PoolStudy, result: SweepResult) -> pd.DataFrame:
             "goodput_rps": frame["goodput_rps"],
             "goodput_fraction": frame["goodput_fraction"],
             "throughput_rps": frame["throughput_rps"],
-            "tail_of_promise": _tail_of_promise(result, study),
+            "tail_of_promise": frame["latency_of_promise"],
             "timeout_fraction": frame["timeout_fraction"],
             "error_rate_fraction": frame["error_rate_fraction"],
             "wasted_token_fraction": frame["wasted_token_fraction"],
@@ -194,23 +191,6 @@ def _why(points: pd.DataFrame, study: PoolStudy) -> pd.Series:
     late = np.where(points["timeout_fraction"] > 0, "timeouts", late)
     why = np.where(failed, late, "")
     return pd.Series(np.where(more, "throughput up, " + why, why), index=points.index)
-
-
-def _tail_of_promise(result: SweepResult, study: PoolStudy) -> pd.Series:
-    """Return, for each point, the worst of all latencies promised ÷ its promise; inf for failures.
-
-    A promise on TTFT or E2E is held against the latency in which a failure is +inf.
-    """
-    worst = pd.Series(np.nan, index=result.frame["point"])
-    for c in study.scenario.classes:
-        own = result.by_class[result.by_class["request_class"] == c.name].set_index("point")
-        quantile = f"p{100 * c.promises.quantile:g}_s"
-        for field, column in LATENCIES.items():
-            bound = getattr(c.promises, field)
-            if bound is not None and f"{column}_{quantile}" in own:
-                used = own[f"{column}_{quantile}"] / bound
-                worst = worst.combine(used.reindex(worst.index), np.fmax)
-    return worst.set_axis(result.frame.index)
 
 
 def _in_grid(points: pd.DataFrame, point: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from capplan.pages.telling import rule_words, told
+
 if TYPE_CHECKING:
     from capplan.budget import ClassBudget, WaitBudget
     from capplan.results import RunResult
@@ -30,7 +32,6 @@ QUEUES = {"gateway_queue": "gateway"}
 
 def promise_table(scenario: Scenario) -> pd.DataFrame:
     """Return each promise of each class with its bound, where it comes from, and its samples."""
-    from capplan.pages.telling import told
     from capplan.scenario import origin
 
     rows = []
@@ -43,7 +44,7 @@ def promise_table(scenario: Scenario) -> pd.DataFrame:
             rows.append(
                 {
                     "request_class": c.name,
-                    "promise": name,
+                    "promise": rule_words(name),
                     "bound": told(bound, name),
                     "holds at": f"P{100 * c.promises.quantile:g}" if latency else "all requests",
                     "samples needed": c.promises.samples_needed(),
@@ -59,7 +60,7 @@ def service_table(budget: WaitBudget) -> pd.DataFrame:
         [
             {
                 "request_class": c.request_class,
-                "promise": c.basis or "none",
+                "by": rule_words(c.basis) or "no promise",
                 "promise_s": c.promise_s,
                 "network_s": c.network_s,
                 "gateway_s": c.gateway_s,
@@ -152,7 +153,7 @@ def finding_table(budget: WaitBudget) -> pd.DataFrame:
         [
             {
                 "outcome": f.outcome,
-                "rule": f.rule.replace("_", " "),
+                "rule": rule_words(f.rule),
                 "class": f.request_class or "all",
                 "field": f.field,
                 "value": _text(f.value),

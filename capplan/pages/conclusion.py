@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.pages.telling import listed, told
+from capplan.pages.telling import listed, rule_words, told
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -55,7 +55,7 @@ class Conclusion:
     @property
     def defaults(self) -> list[str]:
         """Return the rules whose limit is a default, not a promise."""
-        return sorted({reason.rule.replace("_", " ") for reason in self.verdict.defaults})
+        return sorted({rule_words(reason.rule) for reason in self.verdict.defaults})
 
     @property
     def unknowns(self) -> list[str]:
@@ -77,7 +77,7 @@ class Conclusion:
                 {
                     "outcome": r.outcome,
                     "class": r.request_class or "all",
-                    "rule": r.rule.replace("_", " "),
+                    "rule": rule_words(r.rule),
                     "evidence": r.evidence,
                     "origin of the limit": r.origin or "",
                     "next action": r.next_action,
@@ -129,10 +129,11 @@ class Conclusion:
 
     def figures_table(self) -> pd.DataFrame:
         """Return the run's key figures: name, value, unit."""
-        return pd.DataFrame(
-            [(name, self.figures.get(key), unit) for name, key, unit in FIGURES],
-            columns=["name", "value", "unit"],
-        )
+        rows = [(name, self.figures.get(key), unit) for name, key, unit in FIGURES]
+        for name, own in self.figures["by_class"].items():
+            rows.append((f"{name}: share with every promise kept", own["goodput_fraction"], ""))
+            rows.append((f"{name}: E2E p99, failures infinite", own["e2e_censored_s"]["p99"], "s"))
+        return pd.DataFrame(rows, columns=["name", "value", "unit"])
 
     def _reasons(self) -> list[Any]:
         kept = [r for r in self.verdict.reasons if r.outcome != "pass"]
@@ -147,8 +148,6 @@ FIGURES = (
     ("error rate", "error_rate_fraction", ""),
     ("timeout rate", "timeout_fraction", ""),
     ("retry amplification", "retry_amplification", ""),
-    ("TTFT p99, a failure counting as infinite", "ttft_p99_s", "s"),
-    ("E2E p99, a failure counting as infinite", "e2e_p99_s", "s"),
     ("accelerators busy", "accelerator_busy_fraction", ""),
     ("cost per success", "cost_usd_per_success", "USD"),
 )
@@ -161,8 +160,6 @@ def conclude(page: Page, result: RunResult, *, notes: tuple[str, ...] = ()) -> C
     from capplan.slo import judge
 
     figures = headline(result)
-    figures["ttft_p99_s"] = figures["ttft_censored_s"]["p99"]
-    figures["e2e_p99_s"] = figures["e2e_censored_s"]["p99"]
     verdict = judge(result)
     run = Finding(part="promises", outcome=verdict.outcome, said=str(verdict), artefact="")
     return Conclusion(
@@ -230,7 +227,7 @@ def _stages(page: Page) -> Finding:
     text = f"no promise broken up to {told(found['stages'][-1]['load_rps'], '_rps')}"
     if first is not None:
         text = (
-            f"first broken: {first['request_class']}, {str(first['promise']).replace('_', ' ')}, "
+            f"first broken: {first['request_class']}, {rule_words(first['promise'])}, "
             f"at {told(first['load_rps'], '_rps')}; none up to {kept}"
         )
     return Finding(part="load", outcome="told", said=text, artefact=name)

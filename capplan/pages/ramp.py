@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.pages.loads import at_load, busiest, rate_rps
-from capplan.pages.telling import told
+from capplan.pages.telling import rule_words, told
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -60,7 +60,8 @@ class Ramp:
     def latencies(self, name: str) -> pd.DataFrame:
         """Return a latency at each class's promised quantile by load, failures +inf.
 
-        ``name`` is ``ttft`` or ``e2e``. Columns: load_rps, request_class, latency_s, low, high.
+        ``name`` is ``ttft`` (of streamed answers only: any other has its first token with its
+        last) or ``e2e``. Columns: load_rps, request_class, latency_s, low, high.
         """
         from capplan.statistics import quantile_interval
 
@@ -68,6 +69,7 @@ class Ramp:
         for step in self.steps:
             for c in self.scenario.classes:
                 own = step.requests.loc[step.requests["request_class"] == c.name]
+                own = own[own["streaming"].astype(bool)] if name == "ttft" else own
                 if own.empty:
                     continue
                 found = quantile_interval(own[f"{name}_censored_s"], c.promises.quantile)
@@ -140,7 +142,7 @@ class Ramp:
             return f"No promise is broken up to {told(self.steps[-1].load_rps, '_rps')}."
         return (
             f"The first promise to break is **{first['request_class']}: "
-            f"{str(first['promise']).replace('_', ' ')}**, at {told(first['load_rps'], '_rps')}; "
+            f"{rule_words(first['promise'])}**, at {told(first['load_rps'], '_rps')}; "
             f"its requests wait longest in the {first['layer'].replace('_', ' ')}. Up to "
             f"{told(self.acceptable_rps, '_rps')} none is broken."
         )
@@ -204,7 +206,7 @@ def _flow(share: np.ndarray, load_rps: float) -> tuple[float, float, float]:
 
 
 def _promise(reason: Reason) -> str:
-    return f"{reason.request_class}: {reason.rule.replace('_', ' ')}"
+    return f"{reason.request_class}: {rule_words(reason.rule)}"
 
 
 def _longest_wait(result: RunResult, request_class: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import listed, told
+from capplan.pages.telling import listed, rule_words, told
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -87,7 +87,7 @@ def rejection_table(sizing: Sizing) -> pd.DataFrame:
                 "replicas": r.replicas,
                 "lost": r.lose.count,
                 "outcome": r.outcome,
-                "rule": r.rule.replace("_", " "),
+                "rule": rule_words(r.rule),
                 "reason": r.reason,
             }
             for r in sizing.rejected

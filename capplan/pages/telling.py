@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,16 +51,53 @@ def told(value: float | None, name: str = "") -> str:
     return _digits(value)
 
 
-def table(frame: pd.DataFrame, *, rows: int = 40) -> Any:
-    """Return a frame as a page shows it: names in words, units once, ``unknown`` for no figure."""
-    import pandas as pd
-    from pandas.io.formats.style import Styler
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as a page shows it: headings, rows of texts, and which columns are figures."""
 
-    shown = pd.DataFrame(
-        {_heading(str(name)): [_cell(v, str(name)) for v in frame[name]] for name in frame}
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    figures: tuple[bool, ...]
+
+    def _repr_html_(self) -> str:
+        styles = [RIGHT if figure else LEFT for figure in self.figures]
+        head = _row("th", self.headings, [style.split(";")[0] for style in styles])
+        body = "".join(_row("td", row, styles) for row in self.rows)
+        return f'<table class="capplan"><thead>{head}</thead><tbody>{body}</tbody></table>'
+
+    def __repr__(self) -> str:
+        """Return the table as plain text, a row a line."""
+        return "\n".join(" | ".join(row) for row in (self.headings, *self.rows))
+
+
+def table(frame: pd.DataFrame, *, rows: int = 40) -> Table:
+    """Return a frame as a page shows it: names in words, units once, ``unknown`` for no figure."""
+    cells = {str(name): [_cell(v, str(name)) for v in frame[name].head(rows)] for name in frame}
+    return Table(
+        headings=tuple(map(_heading, cells)),
+        rows=tuple(zip(*cells.values(), strict=True)),
+        figures=tuple(frame[name].dtype.kind in "if" for name in frame),
     )
-    style = Styler(shown.head(rows), uuid="table", cell_ids=False)
-    return style.hide(axis="index")
+
+
+RIGHT, LEFT = "text-align:right;white-space:nowrap", "text-align:left"
+
+
+def _row(tag: str, cells: Iterable[str], styles: Iterable[str]) -> str:
+    pairs = zip(cells, styles, strict=True)
+    return (
+        "<tr>" + "".join(f'<{tag} style="{s}">{html.escape(c)}</{tag}>' for c, s in pairs) + "</tr>"
+    )
+
+
+def rule_words(rule: str) -> str:
+    """Return the name of a promise or another rule in words.
+
+    >>> rule_words("timeout_rate_fraction"), rule_words("ttft_s"), rule_words("stability")
+    ('timeout rate', 'TTFT', 'stability')
+    """
+    words = rule.removesuffix("_fraction").removesuffix("_s").replace("_", " ")
+    return words.upper() if words in ("ttft", "tpot", "e2e") else words
 
 
 def _heading(name: str) -> str:

@@ -65,16 +65,17 @@ def _control(field: str, own: float) -> Control:
 
 def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
     from capplan import charts
-    from capplan.pages import told
+    from capplan.pages import rule_words, told
     from capplan.results import headline, length_bucket, per_request
     from capplan.slo import judge
 
     requests = per_request(result)
     streaming = any(c.streaming for c in study.scenario.classes)
     latency, field = ("TTFT", "ttft_s") if streaming else ("E2E", "e2e_s")
-    frame = requests.assign(
-        latency_s=requests[field.replace("_s", "_censored_s")],
-        length_bucket=length_bucket(requests["prompt_tokens"]),
+    shown = requests[requests["streaming"].astype(bool)] if streaming else requests
+    frame = shown.assign(
+        latency_s=shown[field.replace("_s", "_censored_s")],
+        length_bucket=length_bucket(shown["prompt_tokens"]),
     )
     bounds = [getattr(c.promises, field) for c in study.scenario.classes]
     promise_s = min((bound for bound in bounds if bound is not None), default=None)
@@ -93,7 +94,7 @@ def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
         charts=(charts.latency_distribution(frame, latency=latency, promise_s=promise_s), ends),
         sentences=(sentence,),
         broken=tuple(
-            f"{r.request_class or 'all'}, {r.rule.replace('_', ' ')}: {r.evidence}" for r in failed
+            f"{r.request_class or 'all'}, {rule_words(r.rule)}: {r.evidence}" for r in failed
         ),
     )
 

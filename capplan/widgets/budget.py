@@ -74,7 +74,7 @@ def _percentages(budget: ClassBudget) -> Values:
 
 def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     from capplan import charts
-    from capplan.pages import told
+    from capplan.pages import rule_words, told
     from capplan.results import headline
 
     over = waits[waits["over"]]
@@ -84,7 +84,7 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
         for row in over.to_dict("records")
     ]
     broken += [
-        f"{f.rule.replace('_', ' ')}, {f.field}: {f.next_action}"
+        f"{rule_words(f.rule)}, {f.field}: {f.next_action}"
         for f in budget.findings
         if f.outcome in ("fail", "blocked")
     ]

@@ -70,7 +70,7 @@ def explore_failure_margin(
 
 def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
     from capplan import charts
-    from capplan.pages import told
+    from capplan.pages import rule_words, told
     from capplan.results import headline, per_request
     from capplan.slo import judge
 
@@ -91,6 +91,6 @@ def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
         charts=(ends, waiting),
         sentences=(sentence,),
         broken=tuple(
-            f"{r.request_class or 'all'}, {r.rule.replace('_', ' ')}: {r.evidence}" for r in failed
+            f"{r.request_class or 'all'}, {rule_words(r.rule)}: {r.evidence}" for r in failed
         ),
     )
