@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from capplan import __version__
 from capplan.cli import budget, exits, reference, report, simulate, size, sweep, traffic
@@ -26,19 +28,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(argv)
         trace = args.traceback
-        code: int = args.run(args)
+        with _tidy_when_terminated():
+            code: int = args.run(args)
         sys.stdout.flush()
     except (UsageError, DataError) as err:
         return _end(exits.BAD_INPUT, str(err), trace=trace)
     except BrokenPipeError:
         _forget_stdout()
         return exits.PIPE_CLOSED
+    except Terminated:
+        return _end(exits.TERMINATED, "terminated", trace=trace)
     except KeyboardInterrupt:
         return _end(exits.INTERRUPTED, "interrupted", trace=trace)
     except Exception as err:  # the edge: whatever fails is told in one line
         _forget_stdout()
         return _end(exits.FAILED, _cause(err), trace=trace)
     return code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: what is half done is cleared away as after Ctrl-C."""
+
+
+@contextlib.contextmanager
+def _tidy_when_terminated() -> Iterator[None]:
+    """Raise :class:`Terminated` on SIGTERM; only a main thread may listen to signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> Parser:

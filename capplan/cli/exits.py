@@ -10,6 +10,8 @@ INTERRUPTED = 130
 """As a shell reports a program ended by Ctrl-C (128 + SIGINT)."""
 PIPE_CLOSED = 141
 """As a shell reports a program whose reader went away (128 + SIGPIPE)."""
+TERMINATED = 143
+"""As a shell reports a program ended by SIGTERM (128 + SIGTERM)."""
 
 
 def checked(outcome: str | None, *, check: bool) -> int:

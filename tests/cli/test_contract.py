@@ -268,6 +268,33 @@ def test_ctrl_c_is_told_without_a_traceback(call, monkeypatch):
     assert call("schema") == (130, "", "interrupted\n")
 
 
+def test_a_terminated_command_clears_away_what_is_half_done(tmp_path):
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from capplan.cli import main, reference\n"
+        "from capplan.evidence.folders import new_folder\n"
+        "def slow(args):\n"
+        "    with new_folder(Path(sys.argv[1]) / 'run'):\n"
+        "        print('here', flush=True)\n"
+        "        time.sleep(60)\n"
+        "reference._schema = slow\n"
+        "sys.exit(main(['schema']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout.readline() == "here\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        running.terminate()
+        assert running.stderr.read() == "terminated\n"
+    assert running.returncode == 143
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_behind_stdout_is_a_failure():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = capplan("schema", stdout=full, stderr=subprocess.PIPE)
