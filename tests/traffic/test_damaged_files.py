@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from capplan.schema import DataError
-from capplan.traffic.readers import FORMATS, read_trace
+from capplan.traffic.readers import FORMATS, delimited, read_trace, values
 from capplan.traffic.trace import Trace
 
 PLAIN = "arrival_s,prompt_tokens,output_tokens\n"
@@ -416,3 +416,32 @@ def test_any_bytes_give_a_trace_with_balanced_books_or_a_data_error(tmp_path, da
         assert (trace.frame[["prompt_tokens", "output_tokens"]] >= 1).all(axis=None) or (
             "size" in trace.frame
         )
+
+
+CELLS = st.sampled_from(
+    ["1", "2.5", "-3", "", "nan", "inf", "1e3", "007", " 8 ", "+9", "1.0", "x", '"4"', '"1,000"']
+)
+STAMPS = st.sampled_from(
+    ["1", "7", "2.25", "1e2", "-1", "", "nan", "99999999999999999999", " 3", "x", '"5"']
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(STAMPS, CELLS, CELLS), min_size=1, max_size=25))
+def test_the_quick_parser_and_line_by_line_reading_agree(tmp_path, rows):
+    text = PLAIN + "".join(",".join(row) + "\n" for row in rows)
+    path = written(tmp_path / "t.csv", text)
+    with pytest.MonkeyPatch.context() as patch:
+        quick = outcome(path)
+        patch.setattr(delimited, "_fast", lambda *_: None)
+        patch.setattr(values, "_cast_all", lambda _: None)
+        slow = outcome(path)
+    assert quick == slow
+
+
+def outcome(path: Path) -> object:
+    try:
+        trace = read_trace(path)
+    except DataError as err:
+        return str(err)
+    return trace.ledger, trace.frame.to_dict("list")
