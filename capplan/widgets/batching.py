@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
 from capplan.widgets.explorer import Control, Explorer, Values, View
+from capplan.widgets.judging import broken, judged_as_shown
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -37,10 +38,11 @@ def explore_batch_window(study: PoolStudy) -> Explorer:
     from capplan.simulation import simulate
 
     stretch = busiest(study.trace, SHOWN_REQUESTS)
+    shown = study.alike(judged_as_shown(study.scenario))
 
     def look(values: Values) -> View:
         across, down = (values[field] for field in study.fields)
-        scenario = study.with_point(across, down)
+        scenario = shown.with_point(across, down)
         trace = at_load(stretch, values["load"])
         return _view(study, simulate(scenario, trace=trace, seed=study.seed), rate_rps(trace))
 
@@ -65,9 +67,8 @@ def _control(field: str, own: float) -> Control:
 
 def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
     from capplan import charts
-    from capplan.pages import rule_words, told
+    from capplan.pages import told
     from capplan.results import headline, length_bucket, per_request
-    from capplan.slo import judge
 
     requests = per_request(result)
     streaming = any(c.streaming for c in study.scenario.classes)
@@ -89,13 +90,10 @@ def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
         f"{told(figures['error_rate_fraction'], '_fraction')} refused or failed, "
         f"{told(figures['wasted_token_fraction'], '_fraction')} of the tokens computed for nobody."
     )
-    failed = [r for r in judge(result).reasons if r.outcome in ("fail", "blocked")]
     return View(
         charts=(charts.latency_distribution(frame, latency=latency, promise_s=promise_s), ends),
         sentences=(sentence,),
-        broken=tuple(
-            f"{r.request_class or 'all'}, {rule_words(r.rule)}: {r.evidence}" for r in failed
-        ),
+        broken=broken(result),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capplan.widgets.explorer import Control, Explorer, Values, View
+from capplan.widgets.judging import broken, judged_as_shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,6 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
     from capplan.budget import WAITING, allocate, apply, rebalance, with_shares
     from capplan.pages.budget import remaining, tail_waits
     from capplan.pages.loads import busiest
-    from capplan.scenario.files import with_values
     from capplan.simulation import simulate
 
     own = allocate(scenario, trace=trace)
@@ -44,8 +44,7 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
     def look(values: Values) -> View:
         divided = scenario if values == start else with_shares(scenario, values)
         budget = allocate(divided, trace=trace)
-        limited = with_values(apply(divided, budget), {"warmup_s": 0.0})
-        result = simulate(limited, trace=stretch)
+        result = simulate(judged_as_shown(apply(divided, budget)), trace=stretch)
         return _view(budget, tail_waits(budget, result), result)
 
     def couple(moved: str, values: Values) -> Values:
@@ -78,12 +77,12 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     from capplan.results import headline
 
     over = waits[waits["over"]]
-    broken = [
+    breaks = [
         f"{row['request_class']} waits {told(row['wait_s'], '_s')} in {row['layer']}, more than "
         f"its {told(row['share_s'], '_s')}"
         for row in over.to_dict("records")
     ]
-    broken += [
+    breaks += [
         f"{rule_words(f.rule)}, {f.field}: {f.next_action}"
         for f in budget.findings
         if f.outcome in ("fail", "blocked")
@@ -96,5 +95,7 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
         f"{told(figures['goodput_fraction'], '_fraction')} keep every promise."
     )
     return View(
-        charts=(charts.waits_against_shares(waits),), sentences=(sentence,), broken=tuple(broken)
+        charts=(charts.waits_against_shares(waits),),
+        sentences=(sentence,),
+        broken=(*breaks, *broken(result)),
     )

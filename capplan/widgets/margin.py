@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.widgets.explorer import Control, Explorer, Values, View
+from capplan.widgets.judging import broken, judged_as_shown
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -34,6 +35,7 @@ def explore_failure_margin(
 
     pool = scenario.pool()
     stretch = busiest(trace, SHOWN_REQUESTS)
+    shown = judged_as_shown(scenario)
 
     def look(values: Values) -> View:
         replicas, gone = int(values["replicas"]), int(values["lost"])
@@ -42,10 +44,9 @@ def explore_failure_margin(
         crash = {"kind": "crash", "pool": pool.name, "at_s": at_s, "count": gone}
         changed = {
             f"pools.{pool.name}.replicas": replicas,
-            "warmup_s": 0.0,
             "faults": [crash] if gone else [],
         }
-        result = simulate(with_values(scenario, changed), trace=drawn, seed=seed)
+        result = simulate(with_values(shown, changed), trace=drawn, seed=seed)
         return _view(result, load_rps=rate_rps(drawn), at_s=at_s if gone else None)
 
     def couple(_moved: str, values: Values) -> Values:
@@ -70,9 +71,8 @@ def explore_failure_margin(
 
 def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
     from capplan import charts
-    from capplan.pages import rule_words, told
+    from capplan.pages import told
     from capplan.results import headline, per_request
-    from capplan.slo import judge
 
     requests = per_request(result)
     figures = headline(result)
@@ -86,11 +86,8 @@ def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
         f"{told(figures['timeout_fraction'], '_fraction')} time out, "
         f"{told(figures['error_rate_fraction'], '_fraction')} are refused or fail.{lost}"
     )
-    failed = [r for r in judge(result).reasons if r.outcome in ("fail", "blocked")]
     return View(
         charts=(ends, waiting),
         sentences=(sentence,),
-        broken=tuple(
-            f"{r.request_class or 'all'}, {rule_words(r.rule)}: {r.evidence}" for r in failed
-        ),
+        broken=broken(result),
     )
