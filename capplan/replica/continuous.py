@@ -19,6 +19,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
+from capplan.replica.kv import KvBlocks, KvCache
+from capplan.replica.prefix import PrefixCache
 from capplan.replica.waiting import WaitingLine
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class ContinuousEngine:
     ) -> None:
         self.waiting: WaitingLine[Job] = WaitingLine(batching.scheduler.order)
         self.kv_blocks = kv_blocks
+        kind = PrefixCache if batching.prefix_caching else KvBlocks
+        self.kv: KvCache = kind(kv_blocks, block_size=batching.block_size)
         self.places = batching.max_num_seqs
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
@@ -63,11 +67,11 @@ class ContinuousEngine:
 
     def _reset(self) -> None:
         self._running: dict[Job, None] = {}
-        self._free = self.kv_blocks
+        self.kv.clear()
         self._decoding = 0
         self._context = 0
         self._ends: list[tuple[int, int, Job]] = []
-        self._phases = [0] * self._block
+        self._phases: list[dict[Job, None]] = [{} for _ in range(self._block)]
         self._partial: Job | None = None
         self._chunks: list[tuple[Job, int]] = []
         self._aborted: list[Job] = []
@@ -85,7 +89,7 @@ class ContinuousEngine:
     @property
     def kv_usage_fraction(self) -> float:
         """Return the share of KV blocks in use."""
-        return 1.0 - self._free / self.kv_blocks
+        return self.kv.usage_fraction
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
@@ -159,17 +163,16 @@ class ContinuousEngine:
 
     def _decode_blocks(self) -> None:
         """Allocate what decoding needs in this step, preempting where there is not enough."""
-        phase = -self._step % self._block
-        while self._phases[phase] > self._free:
+        due = self._phases[-self._step % self._block]
+        while len(due) > self.kv.free:
             self._preempt(self._victim())
-        self._free -= self._phases[phase]
+        self.kv.extend(due)
 
     def _continue_prefill(self, job: Job, budget: int) -> tuple[int, float]:
         """Schedule the next chunk of a prefill, preempting where blocks are short."""
         before = job.computed_tokens
         chunk = min(job.known_tokens - before, budget)
-        needed = self._blocks(before + chunk) - self._blocks(before)
-        while needed > self._free:
+        while self.kv.needed(job, before + chunk) > self.kv.free:
             victim = self._victim()
             self._preempt(victim, started=True)
             if victim is job:
@@ -184,9 +187,7 @@ class ContinuousEngine:
 
     def _preempt(self, job: Job, *, started: bool = False) -> None:
         """Send a job back to the queue; ``started``: it may hold its block of this step."""
-        if started and job.finish_step and job.phase == -self._step % self._block:
-            self._free += 1
-        self._release(job)
+        self._release(job, ahead=int(started))
         self.preemptions += 1
         self.waiting.push_front(job)
 
@@ -197,20 +198,22 @@ class ContinuousEngine:
         running, waiting = self._running, self.waiting
         while budget > 0 and len(running) < self.places and (job := waiting.first()):
             known = job.prompt_tokens + job.generated_tokens
-            if known > budget and not self._chunked:
+            found = self.kv.found(job, known)
+            if known - found > budget and not self._chunked:
                 break
-            chunk = min(known, budget)
-            if self._blocks(chunk) > self._free:
+            chunk = min(known - found, budget)
+            if not self.kv.has_room(job, found, found + chunk, spare_blocks=0):
                 break
             waiting.pop()
             self._admissions += 1
             job.admission = self._admissions
-            job.known_tokens, job.computed_tokens = known, 0
+            job.known_tokens, job.computed_tokens = known, found
+            self.kv.admit(job, found)
             running[job] = None
             pairs += self._schedule(job, chunk)[1]
             budget -= chunk
             if math.isnan(job.batch_in_s):
-                job.batch_in_s = now_s
+                job.batch_in_s, job.cached_tokens = now_s, found
                 new.append(job)
         size = self._decoding + len(self._chunks)
         for job in new:
@@ -220,7 +223,7 @@ class ContinuousEngine:
     def _schedule(self, job: Job, chunk: int) -> tuple[int, float]:
         """Give a prefill its chunk of this step; return its tokens and attended pairs."""
         before = job.computed_tokens
-        self._free -= self._blocks(before + chunk) - self._blocks(before)
+        self.kv.grow(job, before + chunk)
         self._chunks.append((job, chunk))
         self._partial = job if before + chunk < job.known_tokens else None
         return chunk, chunk * (before + chunk / 2)
@@ -239,7 +242,7 @@ class ContinuousEngine:
             return
         job.finish_step = self._step + job.output_tokens - job.generated_tokens
         job.phase = (job.known_tokens - self._step) % self._block
-        self._phases[job.phase] += 1
+        self._phases[job.phase][job] = None
         self._decoding += 1
         self._context += job.known_tokens + 1
         heappush(self._ends, (job.finish_step, job.admission, job))
@@ -258,18 +261,21 @@ class ContinuousEngine:
         self._aborted = []
         return gone
 
-    def _release(self, job: Job) -> None:
-        """Take a sequence out of the running batch and free its blocks (between two steps)."""
+    def _release(self, job: Job, *, ahead: int = 0) -> None:
+        """Take a sequence out of the running batch and free its blocks.
+
+        ``ahead``: tokens of the next step that decoding already has room for.
+        """
         del self._running[job]
         if not job.finish_step:
-            self._free += self._blocks(job.computed_tokens)
+            self.kv.release(job, job.kv_tokens, job.computed_tokens)
             if job is self._partial:
                 self._partial = None
             return
         job.generated_tokens = self._generated(job)
         context = job.prompt_tokens + job.generated_tokens
-        self._free += self._blocks(context - 1)
-        self._phases[job.phase] -= 1
+        self.kv.release(job, context - 1 + ahead, context - 1)
+        del self._phases[job.phase][job]
         self._decoding -= 1
         self._context -= context
         job.finish_step = 0

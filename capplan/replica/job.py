@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -18,6 +19,11 @@ class Job:
     output_tokens: int
     priority: int = 0
     size: float = math.nan
+    prefix_blocks: Sequence[int] = ()
+    """Ids of the prompt's prefix blocks, from the trace."""
+    prefix_block_tokens: int = 0
+    cached_fraction: float = 0.0
+    """Share of the prompt that a prefix cache finds, where there are no ids."""
 
     scheduler_queue_in_s: float = math.nan
     batch_in_s: float = math.nan
@@ -29,11 +35,15 @@ class Job:
 
     prefilled_tokens: int = 0
     generated_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache at the first admission."""
 
     known_tokens: int = 0
     """Tokens to prefill: the prompt, and after a preemption what was generated too."""
     computed_tokens: int = 0
     """Tokens of this prefill whose KV exists."""
+    kv_tokens: int = 0
+    """Tokens that its KV blocks have room for, while it prefills."""
     finish_step: int = 0
     """Step at whose end the last token is made; 0 = not decoding."""
     phase: int = 0

@@ -185,6 +185,9 @@ class RequestClass(Part):
     """Correlation of the logarithms of prompt and output length in drawn traffic."""
     prefix_tokens: Annotated[int, Field(ge=0)] = 0
     """Length of a prefix that all requests of one tenant share, tokens."""
+    cached_fraction: Fraction = 0.0
+    """Share of the prompt that a prefix-caching pool finds, where the trace has no ids of prefix
+    blocks; whole KV blocks, never the whole prompt."""
     size: Size | None = None
     """Size of a request that is not made of tokens, in the unit of its pool's service law (audio
     seconds, megapixels, neighbours); None = its prompt tokens count."""

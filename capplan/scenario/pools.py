@@ -62,6 +62,9 @@ class ContinuousBatching(Part):
     kv_blocks: Count | None = None
     gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
     max_model_len: Count = 8192
+    prefix_caching: bool = False
+    """Find the KV of known prefixes again (``enable_prefix_caching``): by the trace's
+    ``prefix_blocks``, or where it has none, the ``cached_fraction`` of the request's class."""
     scheduler: Queue = Queue()
     step_time: StepTime = RooflineStep()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,9 @@ class Request:
     prompt_tokens: int
     output_tokens: int
     first_start_s: float
+    prefix_blocks: Sequence[int] = ()
+    prefix_block_tokens: int = 0
+    cached_fraction: float = 0.0
 
     @property
     def leaves_s(self) -> float:

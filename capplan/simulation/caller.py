@@ -98,6 +98,9 @@ class Callers:
             output_tokens=request.output_tokens,
             priority=request.priority,
             size=request.size,
+            prefix_blocks=request.prefix_blocks,
+            prefix_block_tokens=request.prefix_block_tokens,
+            cached_fraction=request.cached_fraction,
         )
         self.attempts.append(attempt)
         self.in_flight += 1

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from capplan.scenario import Scenario
 
 
-def requests_of(frame: pd.DataFrame, scenario: Scenario) -> Iterator[Request]:
+def requests_of(
+    frame: pd.DataFrame, scenario: Scenario, *, block_tokens: int | None = None
+) -> Iterator[Request]:
     """Return the rows of a trace as requests, one after the other.
+
+    ``block_tokens`` are the tokens of one of the trace's prefix blocks; without them there are no
+    prefixes.
 
     A column that the trace lacks, or a value that is missing, is filled by the scenario's default
     class and first tenant; a deadline only where the whole column is absent.
@@ -39,9 +44,18 @@ def requests_of(frame: pd.DataFrame, scenario: Scenario) -> Iterator[Request]:
         "prompt_tokens": map(int, frame["prompt_tokens"]),
         "output_tokens": map(int, frame["output_tokens"]),
         "first_start_s": frame["arrival_s"].tolist(),
+        "prefix_blocks": _prefixes(frame, block_tokens),
+        "prefix_block_tokens": [block_tokens or 0] * len(frame),
+        "cached_fraction": [c.cached_fraction for c in classes],
     }
     for values in zip(*columns.values(), strict=True):
         yield Request(**dict(zip(columns, values, strict=True)))
+
+
+def _prefixes(frame: pd.DataFrame, block_tokens: int | None) -> list[Sequence[int]]:
+    if "prefix_blocks" not in frame or not block_tokens:
+        return [()] * len(frame)
+    return [() if isinstance(ids, float) or ids is None else ids for ids in frame["prefix_blocks"]]
 
 
 def _column(frame: pd.DataFrame, name: str, default: Sequence[Any]) -> list[Any]:
@@ -72,7 +86,7 @@ def request_log(
     columns |= {
         "first_token_s": pd.Series(firsts, dtype="float64"),
         "network_s": pd.Series([_on_network_s(a, network_s) for a in rows], dtype="float64"),
-        "cached_tokens": pd.Series([0] * len(rows), dtype="int64"),
+        "cached_tokens": pd.Series([a.cached_tokens for a in rows], dtype="int64"),
         "output_tokens": pd.Series(
             [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)], dtype="int64"
         ),

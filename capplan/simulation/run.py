@@ -82,7 +82,7 @@ class _Run:
         self.until_s = self.last_arrival_s + scenario.drain_s
         network_s = scenario.network.one_way_s
         self.callers = Callers(
-            requests_of(trace.frame, scenario),
+            requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
             retries={c.name: c.retry for c in scenario.classes},
             clock=clock,
             network_s=network_s,

@@ -1,0 +1,157 @@
+"""The prefix cache, by what is found and what is evicted."""
+
+import pytest
+
+from capplan.replica.continuous import ContinuousEngine
+from capplan.replica.job import Job
+from capplan.replica.latency import LinearStepTime
+from capplan.replica.prefix import PrefixCache, block_keys
+from capplan.scenario import ContinuousBatching, LinearStep
+
+LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
+STEP = LinearStep(
+    base_s=4e-3, per_prefill_token_s=1.2e-5, per_sequence_s=1.3e-5, per_context_token_s=3.9e-8
+)
+
+
+def engine_of(**fields):
+    kv_blocks = fields.setdefault("kv_blocks", 100)
+    fields = {"block_size": 4, "prefix_caching": True} | fields
+    batching = ContinuousBatching(step_time=STEP, **fields)
+    return ContinuousEngine(batching, step_time=LAW, kv_blocks=kv_blocks)
+
+
+def job(prompt, *ids, output=2, per_id=4, **fields):
+    return Job(
+        prompt_tokens=prompt,
+        output_tokens=output,
+        prefix_blocks=ids,
+        prefix_block_tokens=per_id,
+        **fields,
+    )
+
+
+def serve(engine, *jobs, now=0.0):
+    """Serve jobs one after the other; return when the last is done."""
+    for one in jobs:
+        engine.waiting.push(one, now)
+        while (seconds := engine.begin(now)) is not None:
+            now += seconds
+            engine.end(now)
+    return now
+
+
+def test_what_was_computed_before_is_found_in_whole_blocks():
+    engine = engine_of()
+    first, second = job(10, 1, 2, 3), job(12, 1, 2, 9)
+    serve(engine, first, second)
+    assert (first.cached_tokens, second.cached_tokens) == (0, 8)
+    assert second.prefilled_tokens == 4
+    assert second.prefill_end_s - second.batch_in_s == pytest.approx(LAW.seconds(4, 0, 0, 0))
+
+
+def test_at_least_one_prompt_token_is_computed():
+    engine = engine_of()
+    again = job(8, 1, 2)
+    serve(engine, job(8, 1, 2), again)
+    assert again.cached_tokens == 4
+    assert again.prefilled_tokens == 4
+
+
+def test_a_prefix_ends_at_the_first_unknown_block():
+    engine = engine_of()
+    other = job(16, 1, 7, 3, 4)
+    serve(engine, job(16, 1, 2, 3, 4), other)
+    assert other.cached_tokens == 4
+
+
+def test_a_prefix_is_found_while_another_still_holds_it_and_takes_no_new_block():
+    engine = engine_of(kv_blocks=7)
+    first, second = (job(16, 1, 2, 3, 4, output=8) for _ in range(2))
+    for one in (first, second):
+        engine.waiting.push(one, 0.0)
+    engine.begin(0.0)
+    assert engine.prefilling == 2
+    assert second.cached_tokens == 12
+    assert engine.kv.free == 7 - 4 - 1
+
+
+def test_the_least_recently_used_prefix_is_evicted_first_and_before_anybody_is_preempted():
+    engine = engine_of(kv_blocks=8)
+    serve(engine, job(8, 1, 2), job(8, 5, 6), job(9, 1, 2, 0))
+    serve(engine, job(12, 21, 22, 23))
+    old, recent = job(9, 5, 6), job(9, 1, 2)
+    serve(engine, recent)
+    assert recent.cached_tokens == 8
+    serve(engine, job(20), old)
+    assert old.cached_tokens < 8
+    assert engine.preemptions == 0
+
+
+def test_a_preempted_job_finds_its_own_blocks_again():
+    batching = {"kv_blocks": 8, "max_num_batched_tokens": 64, "max_model_len": 64}
+    computed = []
+    for caching in (False, True):
+        engine = engine_of(prefix_caching=caching, **batching)
+        jobs = [job(7, output=20) for _ in range(2)]
+        for one in jobs:
+            engine.waiting.push(one, 0.0)
+        now = 0.0
+        while (seconds := engine.begin(now)) is not None:
+            now += seconds
+            engine.end(now)
+        assert engine.preemptions
+        computed.append(sum(one.prefilled_tokens for one in jobs))
+    assert computed[1] < computed[0]
+
+
+def test_a_share_of_the_prompt_stands_for_ids_that_the_trace_lacks():
+    engine = engine_of()
+    half, all_of_it = job(21, cached_fraction=0.5), job(20, cached_fraction=1.0)
+    serve(engine, half, all_of_it)
+    assert (half.cached_tokens, all_of_it.cached_tokens) == (8, 16)
+    with_ids = job(21, 1, 2, cached_fraction=0.5)
+    serve(engine, with_ids)
+    assert with_ids.cached_tokens == 0
+    assert engine.kv.free == 100
+
+
+def test_ids_beyond_the_prompt_name_the_answer():
+    engine = engine_of()
+    turn = job(8, 1, 2, 3, 4, output=9)
+    follow_up = job(20, 1, 2, 3, 4, 5)
+    serve(engine, turn, follow_up)
+    assert follow_up.cached_tokens == 16
+
+
+def test_a_crash_loses_the_cache():
+    engine = engine_of()
+    serve(engine, job(8, 1, 2))
+    engine.clear()
+    again = job(9, 1, 2)
+    serve(engine, again)
+    assert again.cached_tokens == 0
+
+
+def test_ids_of_large_blocks_name_every_kv_block_within():
+    assert block_keys(job(40, 7, 8, per_id=24), 8) == [(7, 0), (7, 8), (7, 16), (8, 0), (8, 8)]
+    assert block_keys(job(1000, 7, per_id=512), 16)[-1] == (7, 496)
+    assert block_keys(job(9, 7, 8, output=1), 4) == [7, 8]
+    assert block_keys(job(9), 4) == []
+
+
+def test_every_block_is_free_or_held_and_known_blocks_are_known_once():
+    cache = PrefixCache(10, block_size=4)
+    one, two = job(12, 1, 2, 3), job(12, 1, 2, 4)
+    for each in (one, two):
+        each.known_tokens = 12
+        found = cache.found(each, 12)
+        cache.admit(each, found)
+        cache.grow(each, 12)
+    assert cache.free == 10 - 3 - 1
+    cache.release(one, 12, 12)
+    assert cache.free == 10 - 3
+    cache.release(two, 12, 12)
+    assert cache.free == 10
+    assert sorted(cache._free) == list(range(10))
+    assert set(cache._known) == {1, 2, 3, 4}
