@@ -74,6 +74,8 @@ TRACE: tuple[Column, ...] = (
     Column("size", "", "size of a request that is not made of tokens"),
     Column("prefix_blocks", "", "ids of the prompt's prefix blocks", "list"),
     Column("observed_e2e_s", "s", "end-to-end latency the source observed"),
+    Column("user", "", "user of a closed loop, who waits for each answer", "str"),
+    Column("think_s", "s", "think time of that user since its previous answer"),
 )
 """One row per request. Columns that are not required are absent where the source lacks them."""
 

@@ -11,6 +11,7 @@ from capplan.budget.lengths import length_moment, length_quantile
 from capplan.budget.sizes import size_mean, size_quantile
 from capplan.replica.capacity import Mix
 from capplan.scenario import (
+    ClosedLoop,
     Origin,
     Replay,
     RequestClass,
@@ -211,7 +212,10 @@ def _next_known(found: Lengths, quantile: float) -> float:
 def _shape_rates(scenario: Scenario) -> dict[str, float]:
     """Return each class's sustained rate at its share.
 
-    Of steps it is the first level, of a spike its base, of any other planned shape its mean.
+    Of steps it is the first level, of a spike its base, of any other planned shape its mean. Of a
+    closed loop it is an upper bound, the users over their mean think time: answers take time too.
+    Source (bound): Denning and Buzen, "The operational analysis of queueing network models", ACM
+    Computing Surveys 10(3), 1978, section 5.
     """
     shape = scenario.traffic.shape
     total = math.nan
@@ -221,6 +225,8 @@ def _shape_rates(scenario: Scenario) -> dict[str, float]:
         total = shape.start_rps
     elif isinstance(shape, Spike):
         total = shape.base_rps
+    elif isinstance(shape, ClosedLoop):
+        total = shape.users / shape.mean_think_s if shape.mean_think_s > 0 else math.nan
     elif not isinstance(shape, Replay):
         plan = planned_rate(shape, duration_s=scenario.traffic.duration_s)
         total = plan.expected / plan.end_s

@@ -26,6 +26,14 @@ from capplan.scenario.classes import (
     Size,
     Tenant,
 )
+from capplan.scenario.closed import (
+    ClosedLoop,
+    ExponentialThink,
+    FixedThink,
+    LognormalThink,
+    Think,
+)
+from capplan.scenario.hosts import Demand, Host, overfull
 from capplan.scenario.layers import Gateway, GatewayQueue, Network, Queue, RateLimit, Router
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
@@ -61,20 +69,26 @@ __all__ = [
     "Calendar",
     "ChoiceSize",
     "ClassRule",
+    "ClosedLoop",
     "ContinuousBatching",
     "Crash",
+    "Demand",
     "DynamicBatching",
     "Even",
+    "ExponentialThink",
     "Fault",
     "FixedLength",
     "FixedSize",
+    "FixedThink",
     "GammaGaps",
     "Gateway",
     "GatewayQueue",
+    "Host",
     "Length",
     "LinearStep",
     "LognormalLength",
     "LognormalSize",
+    "LognormalThink",
     "LongOutputs",
     "MixChange",
     "Modulated",
@@ -103,6 +117,7 @@ __all__ = [
     "Step",
     "Sum",
     "Tenant",
+    "Think",
     "TimedShape",
     "Traffic",
     "Wave",
@@ -136,6 +151,8 @@ class Scenario(Part):
     network: Network = Network()
     gateway: Gateway = Gateway()
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
+    hosts: tuple[Host, ...] = ()
+    """Machines that pools share; see ``pools[].hosts`` and ``classes[].demand``."""
     faults: tuple[Fault, ...] = ()
     budget: BudgetRule = BudgetRule()
 
@@ -144,7 +161,7 @@ class Scenario(Part):
         if self.replicas is not None:
             msg = "replicas is a shorthand of files and --set; set pools[].replicas"
             raise ValueError(msg)
-        for field in ("classes", "tenants", "pools"):
+        for field in ("classes", "tenants", "pools", "hosts"):
             names = Counter(part.name for part in getattr(self, field))
             if twice := sorted(name for name, n in names.items() if n > 1):
                 msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
@@ -153,6 +170,8 @@ class Scenario(Part):
         pools = {p.name for p in self.pools}
         used = [("default_class", self.default_class, classes)]
         used += [(f"classes.{c.name}.pool", c.pool, pools) for c in self.classes]
+        hosts = {h.name for h in self.hosts}
+        used += [(f"pools.{p.name}.hosts", h, hosts) for p in self.pools for h in p.hosts]
         used += [("faults.pool", fault.pool, pools) for fault in self.faults]
         used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
         used += [("traffic.mix", change.request_class, classes) for change in self.traffic.mix]
@@ -164,8 +183,29 @@ class Scenario(Part):
         used += [(f"tenants.{t.name}.classes", c, classes) for t in self.tenants for c in t.classes]
         for field, name, known in used:
             if name is not None and name not in known:
-                msg = f"{field}: {name!r} is none of {', '.join(sorted(known))}"
+                msg = f"{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
                 raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _hosts_hold_what_stands_on_them(self) -> Scenario:
+        pairs = [(c, self.pool_of(c.name)) for c in self.classes]
+        for host in self.hosts:
+            if found := overfull(host, pairs):
+                space, demand, capacity = found
+                msg = (
+                    f"hosts.{host.name}.{space}: holds {capacity:.6g}, and the replicas on it "
+                    f"need {demand:.6g}: {demand - capacity:.6g} too much"
+                )
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _users_without_pause_come_to_an_end(self) -> Scenario:
+        shape = self.traffic.shape
+        if isinstance(shape, ClosedLoop) and shape.mean_think_s == 0 and self.requests is None:
+            msg = "requests: needed for users without think time, who would send without end"
+            raise ValueError(msg)
         return self
 
     def request_class(self, name: str | None = None) -> RequestClass:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.hosts import Demand
 from capplan.scenario.part import (
     Count,
     Fraction,
@@ -191,6 +192,8 @@ class RequestClass(Part):
     size: Size | None = None
     """Size of a request that is not made of tokens, in the unit of its pool's service law (audio
     seconds, megapixels, neighbours); None = its prompt tokens count."""
+    demand: Demand = Demand()
+    """What it takes of the host that its pool shares with others."""
 
 
 class Tenant(Part):

@@ -12,10 +12,20 @@ Order = Literal["fifo", "priority"]
 
 
 class Network(Part):
-    """Time between caller and gateway, one way."""
+    """Time between caller and gateway, one way, and what a new connection costs.
+
+    ``handshake_s`` passes before a request can be sent on a new connection. Over TCP with TLS 1.3
+    it is two round trips, 4 × ``one_way_s`` (one each: RFC 9293, "Transmission Control Protocol",
+    2022, section 3.5; RFC 8446, "TLS 1.3", 2018, section 2); with QUIC one (RFC 9001, 2021).
+    ``fresh`` connections are opened by every attempt. ``long_lived`` ones are opened once by each
+    user of a closed loop, or for each session of a trace, and kept; requests of no session find
+    them open.
+    """
 
     owner: str = ""
     one_way_s: Seconds = 0.0
+    handshake_s: Seconds = 0.0
+    connections: Literal["long_lived", "fresh"] = "long_lived"
 
 
 class Queue(Part):

@@ -123,6 +123,8 @@ class Pool(Part):
     queue: Queue = Queue()
     router: Router = Router()
     batching: Batching
+    hosts: tuple[Name, ...] = ()
+    """The hosts it shares with other pools, replica i on the i-th in turn; empty = its own."""
     price_usd_per_accelerator_hour: Rate | None = None
     """None = the catalogue's price of the accelerator, or unknown without one."""
     cold_start_s: Seconds | None = None

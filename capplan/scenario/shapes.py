@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Rate, Seconds
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -170,7 +171,7 @@ PlannedShape = Annotated[
     Steady | Step | Ramp | Spike | Wave | Calendar | Sequence | Sum, Field(discriminator="kind")
 ]
 Shape = Annotated[
-    Replay | Steady | Step | Ramp | Spike | Wave | Calendar | Sequence | Sum,
+    Replay | ClosedLoop | Steady | Step | Ramp | Spike | Wave | Calendar | Sequence | Sum,
     Field(discriminator="kind"),
 ]
 

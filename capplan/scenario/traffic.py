@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.scenario.arrivals import Arrivals, Poisson
+from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.part import Fraction, Name, Part, PositiveSeconds, Seconds
 from capplan.scenario.shapes import Replay, Shape
 
@@ -101,6 +102,18 @@ class Traffic(Part):
             raise ValueError(msg)
         if self.mix and isinstance(self.shape, Replay):
             msg = "mix changes what is drawn, and a replay draws no classes; give another shape"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _users_send_when_they_are_answered(self) -> Traffic:
+        if not isinstance(self.shape, ClosedLoop):
+            return self
+        if self.mix:
+            msg = "mix needs planned times, and a closed loop sends when it was answered"
+            raise ValueError(msg)
+        if any(isinstance(p, Bursts) for p in self.perturbations):
+            msg = "bursts need a planned peak, and a closed loop has no planned rate"
             raise ValueError(msg)
         return self
 

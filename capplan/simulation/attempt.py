@@ -36,6 +36,10 @@ class Request:
     prefix_blocks: Sequence[int] = ()
     prefix_block_tokens: int = 0
     cached_fraction: float = 0.0
+    user: str = ""
+    """The user of a closed loop; empty = of none."""
+    think_s: float = math.nan
+    """Time between the user's previous answer and this request."""
 
     @property
     def leaves_s(self) -> float:
@@ -53,6 +57,8 @@ class Attempt(Job):
     place: Place = "caller"
 
     sent_s: float = math.nan
+    handshake_s: float = 0.0
+    """Time to open its connection, before it could go onto the network."""
     gateway_in_s: float = math.nan
     gateway_admitted_s: float = math.nan
     service_queue_in_s: float = math.nan

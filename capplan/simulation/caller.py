@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capplan.scenario import Retry
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.connections import Connections
+from capplan.simulation.crowd import Crowd
 from capplan.simulation.gateway import GatewayHost
 
 if TYPE_CHECKING:
@@ -33,19 +35,20 @@ class Callers:
 
     def __init__(
         self,
-        requests: Iterator[Request],
+        crowd: Crowd,
         *,
         retries: Mapping[str, Retry],
         clock: Clock,
         network_s: float,
+        connections: Connections,
         backoff: np.random.Generator,
     ) -> None:
         self.attempts: list[Attempt] = []
         self.pending = 0
         self.in_flight = 0
-        self.all_arrived = False
         self.ended: Counter[str] = Counter()
-        self._requests = requests
+        self._crowd = crowd
+        self._connections = connections
         self._retries = retries
         self._clock = clock
         self._network_s = network_s
@@ -55,7 +58,12 @@ class Callers:
     def start(self, gateway: GatewayHost) -> None:
         """Begin to send to a gateway."""
         self._gateway = gateway
-        self._next_arrival()
+        self._crowd.start(self._begin)
+
+    @property
+    def all_arrived(self) -> bool:
+        """Return whether no request is going to come of itself."""
+        return self._crowd.all_arrived
 
     @property
     def gateway(self) -> GatewayHost:
@@ -73,17 +81,13 @@ class Callers:
         else:
             self._hear((attempt, failure))
 
-    def _next_arrival(self) -> None:
-        request = next(self._requests, None)
-        if request is None:
-            self.all_arrived = True
-        else:
-            self._clock.at(request.first_start_s, Rank.ARRIVE, self._on_arrival, request)
-
-    def _on_arrival(self, request: Request) -> None:
-        self._next_arrival()
+    def _begin(self, request: Request) -> None:
         self.pending += 1
         self._send((request, 1))
+
+    def _request_over(self, request: Request) -> None:
+        self.pending -= 1
+        self._crowd.over(request)
 
     def _send(self, which: tuple[Request, int]) -> None:
         request, number = which
@@ -93,6 +97,7 @@ class Callers:
             attempt=number,
             intended_start_s=now_s,
             sent_s=now_s,
+            handshake_s=self._connections.handshake_s(request),
             place="network",
             prompt_tokens=request.prompt_tokens,
             output_tokens=request.output_tokens,
@@ -108,8 +113,9 @@ class Callers:
         gives_up_s = min(request.leaves_s, math.inf if patience_s is None else now_s + patience_s)
         if gives_up_s < math.inf:
             attempt.alarm = self._clock.at(gives_up_s, Rank.TIMER, self._give_up, attempt)
-        if self._network_s > 0:
-            self._clock.at(now_s + self._network_s, Rank.ARRIVE, self.gateway.arrive, attempt)
+        there_s = attempt.handshake_s + self._network_s
+        if there_s > 0:
+            self._clock.at(now_s + there_s, Rank.ARRIVE, self.gateway.arrive, attempt)
         else:
             self.gateway.arrive(attempt)
 
@@ -119,7 +125,7 @@ class Callers:
             return
         if failure is None:
             self._over(attempt, "succeeded")
-            self.pending -= 1
+            self._request_over(attempt.request)
         else:
             attempt.outcome_layer, attempt.reason = failure.layer, failure.reason
             self._over(attempt, failure.outcome)
@@ -155,7 +161,7 @@ class Callers:
             if starts_s < request.leaves_s:
                 self._clock.at(starts_s, Rank.ARRIVE, self._send, (request, attempt.attempt + 1))
                 return
-        self.pending -= 1
+        self._request_over(request)
 
     def _pause_s(self, retry: Retry, attempt: Attempt, failure: Failure) -> float:
         """Return the wait before the next attempt: the backoff, at least any Retry-After."""

@@ -47,6 +47,8 @@ def requests_of(
         "prefix_blocks": _prefixes(frame, block_tokens),
         "prefix_block_tokens": [block_tokens or 0] * len(frame),
         "cached_fraction": [c.cached_fraction for c in classes],
+        "user": _column(frame, "user", [""] * len(frame)),
+        "think_s": _column(frame, "think_s", missing),
     }
     for values in zip(*columns.values(), strict=True):
         yield Request(**dict(zip(columns, values, strict=True)))
@@ -160,9 +162,13 @@ def _delivered(attempt: Attempt, first_token_s: float) -> int:
 
 
 def _on_network_s(attempt: Attempt, network_s: float) -> float:
-    """Return the time on the network: there and back, or what there was until the caller left."""
+    """Return the time on the network: there and back, or what there was until the caller left.
+
+    Opening the connection counts as time on the network.
+    """
     if attempt.outcome == "in_flight":
         return math.nan
+    there_s = attempt.handshake_s + network_s
     if attempt.outcome_layer == "caller":
-        return min(network_s, attempt.finish_s - attempt.sent_s)
-    return 2 * network_s
+        return min(there_s, attempt.finish_s - attempt.sent_s)
+    return there_s + network_s

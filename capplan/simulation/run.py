@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -10,9 +11,12 @@ from capplan.results import RunResult
 from capplan.simulation import faults, timeline
 from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Clock
+from capplan.simulation.connections import Connections
+from capplan.simulation.crowd import crowd
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.log import request_log, requests_of
 from capplan.simulation.pool import ServingPool
+from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 
 if TYPE_CHECKING:
@@ -37,8 +41,9 @@ def simulate(
     """Return what happens to a trace under a scenario.
 
     The run ends when every request is over and no replica computes, at the latest
-    ``scenario.drain_s`` after the last arrival. Same scenario, trace, seed and replication: the
-    same tables.
+    ``scenario.drain_s`` after the last arrival; in a closed loop, after the end of the trace's
+    window, at which the users cease to send. Same scenario, trace, seed and replication: the same
+    tables.
 
     Parameters
     ----------
@@ -78,14 +83,24 @@ class _Run:
 
     def __init__(self, scenario: Scenario, trace: Trace, *, seed: int, replication: int) -> None:
         self.clock = clock = Clock()
+        closed = is_closed(trace)
         self.last_arrival_s = float(trace.frame["arrival_s"].iloc[-1])
-        self.until_s = self.last_arrival_s + scenario.drain_s
+        sent_until_s = self.last_arrival_s
+        if closed:
+            sent_until_s = math.inf if trace.duration_s is None else trace.duration_s
+        self.until_s = sent_until_s + scenario.drain_s
         network_s = scenario.network.one_way_s
         self.callers = Callers(
-            requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
+            crowd(
+                requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
+                closed=closed,
+                until_s=sent_until_s,
+                clock=clock,
+            ),
             retries={c.name: c.retry for c in scenario.classes},
             clock=clock,
             network_s=network_s,
+            connections=Connections(scenario.network),
             backoff=stream(seed, replication, Stream.BACKOFF),
         )
         self.gateway = GatewayHost(
@@ -110,7 +125,7 @@ class _Run:
         self.sampler = timeline.Sampler(
             timeline.probes(self.callers, self.gateway, self.pools.values()),
             clock=clock,
-            span_s=self.last_arrival_s,
+            span_s=self.last_arrival_s if math.isinf(sent_until_s) else sent_until_s,
         )
 
     def play(self) -> float:

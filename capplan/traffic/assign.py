@@ -46,13 +46,15 @@ def completed(
         "output_tokens": frame["output_tokens"].to_numpy(),
         "request_class": classes,
         "tenant": _tenants(frame, scenario, classes, rule_of=rule, rng=rng, notes=notes),
-        "session": _session(frame),
+        "session": _none_if_missing(frame, "session"),
         "priority": _by_class(frame, "priority", classes, scenario, notes).astype(np.int64),
         "streaming": _streaming(frame, scenario, classes, (seed, replication), notes),
         "deadline_s": _by_class(frame, "deadline_s", classes, scenario, notes),
         "size": _sizes(frame, scenario, classes, (seed, replication), notes),
         "prefix_blocks": _prefixes(frame),
         "observed_e2e_s": _numbers(frame, "observed_e2e_s"),
+        "user": _none_if_missing(frame, "user"),
+        "think_s": _numbers(frame, "think_s"),
     }
     return pd.DataFrame(out), notes
 
@@ -195,10 +197,10 @@ def _ids(frame: pd.DataFrame) -> Objects:
     return np.where(unnamed, numbered, ids)
 
 
-def _session(frame: pd.DataFrame) -> Objects:
-    sessions = _objects(frame, "session")
-    sessions[_missing(sessions)] = None
-    return sessions
+def _none_if_missing(frame: pd.DataFrame, column: str) -> Objects:
+    values = _objects(frame, column)
+    values[_missing(values)] = None
+    return values
 
 
 def _prefixes(frame: pd.DataFrame) -> Objects:

@@ -6,11 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from capplan.scenario.arrivals import Modulated
+from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.shapes import Replay
 from capplan.schema import DataError
 from capplan.traffic import laws
 from capplan.traffic.arrivals import arrival_times_s, modulated
 from capplan.traffic.assign import classes_of, completed
+from capplan.traffic.closed import closed_loop, without_users
 from capplan.traffic.copies import occurrence, taken
 from capplan.traffic.mix import drawn_classes, rows_by_class
 from capplan.traffic.perturb import with_bursts, with_extra_requests, with_long_outputs
@@ -37,9 +39,11 @@ def draw(
 ) -> Trace:
     """Return the requests of one replication, every column of a trace filled.
 
-    A replay repeats the base trace. Any other shape gives the arrivals, and each takes a whole
-    row of the base trace (drawn with replacement, so the joint distribution of class, tenant,
-    lengths and prefix is the trace's); without a base trace the classes' laws give the rows.
+    A replay repeats the base trace. A closed loop gives each user the requests it may come to send
+    (see :func:`capplan.traffic.closed.closed_loop`). Any other shape gives the arrivals, and each
+    takes a whole row of the base trace (drawn with replacement, so the joint distribution of class,
+    tenant, lengths and prefix is the trace's); without a base trace the classes' laws give the
+    rows.
     At most ``scenario.requests`` requests, all before ``traffic.duration_s``. The same scenario,
     seed and replication give the same trace; what pools, layers and faults say changes nothing,
     except the replicas of the primary pool under a rate per replica.
@@ -64,8 +68,11 @@ def draw(
     traffic = scenario.traffic
     if base is None and traffic.trace is not None:
         base = read_base(traffic.trace)
+    base = None if base is None else without_users(base)
     key = (seed, replication)
-    if isinstance(traffic.shape, Replay):
+    if isinstance(traffic.shape, ClosedLoop):
+        frame, end_s, notes = closed_loop(scenario, traffic.shape, base, key=key)
+    elif isinstance(traffic.shape, Replay):
         frame, end_s, notes = _replay(scenario, traffic.shape, base, key)
     else:
         frame, end_s, notes = _shaped(scenario, base, key)
@@ -73,7 +80,7 @@ def draw(
     if frame.empty:
         rule = f"at least one request within {end_s:g} s"
         raise DataError(rule, where=source, field="traffic", value=0)
-    capped = scenario.requests is not None and len(frame) >= scenario.requests
+    capped = _is_cut(scenario, len(frame))
     frame, assumed = completed(
         frame.iloc[: scenario.requests],
         scenario,
@@ -92,6 +99,13 @@ def draw(
         notes=(*origin, *notes, *changed),
         prefix_block_tokens=blocks,
     )
+
+
+def _is_cut(scenario: Scenario, rows: int) -> bool:
+    """Return whether the cap on requests ends the trace; users keep sending to its full end."""
+    if scenario.requests is None or isinstance(scenario.traffic.shape, ClosedLoop):
+        return False
+    return rows >= scenario.requests
 
 
 def _replay(

@@ -35,8 +35,18 @@ PREFIX_BLOCK_TOKENS = 16
 MOST_REDRAWS = 1000
 
 
-def drawn_rows(scenario: Scenario, index: Ints, *, seed: int, replication: int) -> pd.DataFrame:
-    """Return a row for each class index: tenant by share, lengths by the class's laws, prefix."""
+def drawn_rows(
+    scenario: Scenario,
+    index: Ints,
+    *,
+    seed: int,
+    replication: int,
+    tenant: NDArray[np.object_] | None = None,
+) -> pd.DataFrame:
+    """Return a row for each class index: tenant by share, lengths by the class's laws, prefix.
+
+    ``tenant`` states the tenant of each row instead.
+    """
     import numpy as np
     import pandas as pd
 
@@ -48,7 +58,8 @@ def drawn_rows(scenario: Scenario, index: Ints, *, seed: int, replication: int) 
         rng = stream(seed, replication, Stream.LENGTHS).spawn(i + 1)[i]
         prompt[rows], output[rows] = lengths(c, normals[rows], rng)
     names = np.array([c.name for c in classes], dtype=object)[index]
-    tenant = tenants_of(scenario, names, stream(seed, replication, Stream.TENANTS))
+    if tenant is None:
+        tenant = tenants_of(scenario, names, stream(seed, replication, Stream.TENANTS))
     frame = pd.DataFrame(
         {
             "prompt_tokens": prompt,

@@ -6,6 +6,7 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
+from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.shapes import (
     DAYS_OF_A_WEEK,
     HOURS_OF_A_DAY,
@@ -42,7 +43,7 @@ def planned_rate(  # noqa: PLR0911 (the one place that tells shapes apart)
     Raises
     ------
     ValueError
-        For a replay (its rate is the trace's own), or a duration or replicas that are not
+        For a replay or a closed loop (no rate is planned), or a duration or replicas that are not
         positive.
 
     Examples
@@ -74,6 +75,9 @@ def planned_rate(  # noqa: PLR0911 (the one place that tells shapes apart)
             return functools.reduce(RateCurve.plus, plans)
         case Replay():
             msg = "a replay has no planned rate: it has its trace's"
+            raise ValueError(msg)
+        case ClosedLoop():
+            msg = "a closed loop has no planned rate: its users send when they are answered"
             raise ValueError(msg)
 
 

@@ -29,7 +29,11 @@ VECTOR = "pools.vector.batching"
 
 CHANGES = {
     Scenario: {"drain_s": ("drain_s", 0.01), "default_class": ("default_class", "embed")},
-    Network: {"one_way_s": ("network.one_way_s", 0.05)},
+    Network: {
+        "one_way_s": ("network.one_way_s", 0.05),
+        "handshake_s": ("network.handshake_s", 0.03),
+        "connections": ("network.connections", "long_lived"),
+    },
     Gateway: {
         "rate_limit": ("gateway.rate_limit", None),
         "concurrency": ("gateway.concurrency", None),
@@ -103,20 +107,20 @@ QUEUES = ("gateway.queue", "pools.llm.queue", "pools.llm.batching.scheduler")
 ELSEWHERE = {
     Scenario: {
         "name", "description", "requests", "replicas", "warmup_s", "classes", "tenants", "traffic",
-        "network", "gateway", "pools", "faults", "budget",
+        "network", "gateway", "pools", "hosts", "faults", "budget",
     },
     Network: {"owner"},
     Gateway: {"owner", "queue"},
     Pool: {
         "name", "owner", "model", "accelerator", "tensor_parallel", "queue", "router", "batching",
-        "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
+        "hosts", "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
     ContinuousBatching: {"kind", "gpu_memory_utilization", "scheduler", "step_time"},
     LinearStep: {"kind"},
     DynamicBatching: {"kind", "scheduler", "service"},
     RequestClass: {
         "name", "owner", "sheddable", "promises", "retry", "share", "prompt_tokens",
-        "output_tokens", "length_correlation", "prefix_tokens", "size",
+        "output_tokens", "length_correlation", "prefix_tokens", "demand", "size",
     },
     Promises: {
         "e2e_s", "ttft_s", "tpot_s", "quantile", "availability_fraction", "error_rate_fraction",
@@ -144,7 +148,7 @@ def _base(build):
             {"name": "embed", "pool": "vector", "priority": 0, "streaming": False},
             {"name": "urgent", "pool": "llm", "priority": 0},
         ],
-        network={"one_way_s": 0.01},
+        network={"one_way_s": 0.01, "handshake_s": 0.02, "connections": "fresh"},
         gateway={
             "rate_limit": {"rate_rps": 40.0, "burst": 20},
             "concurrency": 12,

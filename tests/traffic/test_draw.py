@@ -81,7 +81,7 @@ def test_a_drawn_trace_has_every_column_filled(chat, laws):
     for scenario in (chat, laws, with_values(chat, STEADY)):
         frame = draw(scenario).frame
         assert list(frame.columns) == names(TRACE)
-        may_miss = {"session", "size", "deadline_s", "observed_e2e_s"}
+        may_miss = {"session", "size", "deadline_s", "observed_e2e_s", "user", "think_s"}
         assert not frame.drop(columns=list(may_miss)).isna().any().any()
         assert frame["request_id"].is_unique
         assert frame["arrival_s"].is_monotonic_increasing

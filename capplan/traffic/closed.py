@@ -1,0 +1,239 @@
+"""Users of a closed loop: what each may come to send, drawn once; and what was sent, as a trace."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capplan.scenario.closed import ClosedLoop, ExponentialThink, FixedThink, LognormalThink, Think
+from capplan.schema import DataError
+from capplan.traffic import laws
+from capplan.traffic.assign import classes_of
+from capplan.traffic.copies import occurrence, taken
+from capplan.traffic.mix import drawn_classes, rows_by_class
+from capplan.traffic.streams import Stream, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from capplan.scenario import Scenario
+    from capplan.traffic.trace import Trace
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+CHUNK = 64
+"""Think times of a user drawn at once; a constant, so that a longer day begins like a shorter."""
+MOST_ROWS = 10_000_000
+CLOSED_NOTE = (
+    "A closed loop: arrival_s is the earliest that a request can start, if every answer came at "
+    "once; it starts a think time after the user's previous answer, or never if that is too late."
+)
+
+
+def closed_loop(
+    scenario: Scenario, shape: ClosedLoop, base: Trace | None, *, key: tuple[int, int]
+) -> tuple[pd.DataFrame, float, list[str]]:
+    """Return the requests that the users may come to send, the end of sending, and what was noted.
+
+    Each user has a class and a tenant of its own, and a sequence of requests (lengths from the
+    class's laws, or rows of that class and tenant in the base trace) with the think time before
+    each. It holds as many as could be sent before ``traffic.duration_s`` if answers took no time,
+    so the same sequences are played against every scenario compared. ``scenario.requests`` are
+    dealt out to the users in turn.
+
+    Raises
+    ------
+    DataError
+        For more than ten million requests: think times are too short for the duration.
+    """
+    end_s = scenario.traffic.duration_s
+    _check_rows(scenario, shape, end_s)
+    frame = _sequences(scenario, shape, end_s, key)
+    user = frame["user"].to_numpy()
+    rows = (
+        _from_laws(scenario, shape, user, key)
+        if base is None
+        else _from_base(scenario, shape, base, user, key)
+    )
+    names = frame["user"].map(lambda u: f"u{u}")
+    sessions = names + "-" + frame["session"].astype(str)
+    out = rows.assign(
+        arrival_s=frame["arrival_s"], user=names, think_s=frame["think_s"], session=sessions
+    )
+    return out, end_s, [CLOSED_NOTE]
+
+
+def is_closed(trace: Trace) -> bool:
+    """Return whether requests of a trace wait for the previous answer to their user.
+
+    Raises
+    ------
+    DataError
+        For a user's request, not its first, without think time: nothing says when it starts.
+    """
+    frame = trace.frame
+    if "user" not in frame or not frame["user"].notna().any():
+        return False
+    later = frame["user"].notna() & frame["user"].duplicated()
+    if "think_s" not in frame or frame["think_s"][later].isna().any():
+        rule = "a think time for each request of a user after its first"
+        raise DataError(rule, where=trace.source, field="think_s", value="nothing")
+    return True
+
+
+def without_users(base: Trace) -> Trace:
+    """Return a base trace whose rows can be drawn or replayed on their own, as of no user."""
+    columns = [name for name in ("user", "think_s") if name in base.frame]
+    return replace(base, frame=base.frame.drop(columns=columns)) if columns else base
+
+
+def as_sent(trace: Trace, requests: pd.DataFrame) -> Trace:
+    """Return what the users of a closed loop did send, as a trace for a profile or an open replay.
+
+    Parameters
+    ----------
+    trace
+        The trace that was drawn.
+    requests
+        The request log of a run of it.
+
+    Returns
+    -------
+    Trace
+        The rows that were sent; ``arrival_s`` is the first intended start and ``observed_e2e_s``
+        the time until the request was over, whatever its outcome.
+    """
+    ids = requests.groupby("request_id", sort=False, observed=True)
+    start, finish = ids["intended_start_s"].min(), ids["finish_s"].max()
+    frame = trace.frame[trace.frame["request_id"].isin(start.index)]
+    began = frame["request_id"].map(start).astype("float64")
+    frame = frame.assign(
+        arrival_s=began, observed_e2e_s=frame["request_id"].map(finish).astype("float64") - began
+    )
+    frame = frame.drop(columns=["user", "think_s"]).sort_values("arrival_s", kind="stable")
+    ledger = replace(trace.ledger, read=len(frame), kept=len(frame))
+    note = "What was sent in a closed loop, at the times at which it was."
+    return replace(
+        trace, frame=frame.reset_index(drop=True), ledger=ledger, notes=(*trace.notes[:-1], note)
+    )
+
+
+def _check_rows(scenario: Scenario, shape: ClosedLoop, end_s: float) -> None:
+    mean = shape.mean_think_s
+    rows = shape.users * (1 + end_s / mean) if mean > 0 else math.inf
+    if min(rows, scenario.requests or math.inf) > MOST_ROWS:
+        rule = f"at most {MOST_ROWS:,} requests for the users; longer think times, or requests"
+        raise DataError(rule, where=scenario.name, field="traffic.shape", value=f"{rows:,.0f}")
+
+
+def _sequences(
+    scenario: Scenario, shape: ClosedLoop, end_s: float, key: tuple[int, int]
+) -> pd.DataFrame:
+    """Return user, session, think time and earliest start of every request, by earliest start."""
+    import numpy as np
+    import pandas as pd
+
+    cap = scenario.requests
+    most = math.inf if cap is None else math.ceil(cap / shape.users)
+    parts = []
+    for user, rng in enumerate(stream(*key, Stream.ARRIVALS).spawn(shape.users)):
+        start_s = shape.ramp_s * user / shape.users
+        if start_s >= end_s:
+            break
+        think, session = _thinking(shape, end_s - start_s, most, rng)
+        earliest = start_s + np.cumsum(np.nan_to_num(think))
+        turn = np.arange(len(think))
+        parts.append((np.full(len(think), user), turn, session, think, earliest))
+    columns = ("user", "turn", "session", "think_s", "arrival_s")
+    table = dict(zip(columns, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    frame = pd.DataFrame(table)
+    if cap is not None:
+        frame = frame.sort_values(["turn", "arrival_s"], kind="stable").iloc[:cap]
+    return frame.sort_values(["arrival_s", "turn"], kind="stable", ignore_index=True)
+
+
+def _thinking(
+    shape: ClosedLoop, left_s: float, most: float, rng: np.random.Generator
+) -> tuple[Floats, Ints]:
+    """Return the think time before each of a user's requests (NaN = the first) and its session."""
+    import numpy as np
+
+    pauses: list[Floats] = []
+    breaks: list[NDArray[np.bool_]] = []
+    total = 0.0
+    while total < left_s and len(pauses) * CHUNK < most:
+        think = _pauses(shape.think, rng)
+        ends = np.zeros(CHUNK, dtype=bool)
+        if shape.session_requests is not None:
+            ends = rng.random(CHUNK) < 1 / shape.session_requests
+            between = _pauses(shape.between_sessions or shape.think, rng)
+            think = np.where(ends, between, think)
+        pauses.append(think)
+        breaks.append(ends)
+        total += float(think.sum())
+    think, ends = np.concatenate(pauses), np.concatenate(breaks)
+    n = 1 + int(np.count_nonzero(np.cumsum(think) < left_s))
+    n = int(min(n, most))
+    session = np.concatenate([[0], np.cumsum(ends)]).astype(np.int64)
+    return np.concatenate([[np.nan], think])[:n], session[:n]
+
+
+def _pauses(law: Think, rng: np.random.Generator) -> Floats:
+    import numpy as np
+
+    match law:
+        case FixedThink(seconds=seconds):
+            return np.full(CHUNK, seconds)
+        case ExponentialThink(mean_s=mean_s):
+            return rng.standard_exponential(CHUNK) * mean_s
+        case LognormalThink(p50_s=p50, p95_s=p95):
+            sigma = math.log(p95 / p50) / laws.Z95
+            return np.asarray(p50 * np.exp(sigma * rng.standard_normal(CHUNK)))
+
+
+def _from_laws(
+    scenario: Scenario, shape: ClosedLoop, user: Ints, key: tuple[int, int]
+) -> pd.DataFrame:
+    """Return a row for each request: class and tenant of its user, lengths by the class's laws."""
+    import numpy as np
+
+    index = drawn_classes(scenario, np.zeros(shape.users), stream(*key, Stream.CLASSES))
+    names = np.array([c.name for c in scenario.classes], dtype=object)[index]
+    tenant = laws.tenants_of(scenario, names, stream(*key, Stream.TENANTS))
+    seed, replication = key
+    return laws.drawn_rows(
+        scenario, index[user], seed=seed, replication=replication, tenant=tenant[user]
+    )
+
+
+def _from_base(
+    scenario: Scenario, shape: ClosedLoop, base: Trace, user: Ints, key: tuple[int, int]
+) -> pd.DataFrame:
+    """Return a row of the base trace for each request, of the class and tenant of its user.
+
+    A user's class and tenant are those of a row drawn for it; a tenant that the trace does not
+    name is drawn by share, once a user.
+    """
+    import numpy as np
+    import pandas as pd
+
+    rng = stream(*key, Stream.ROWS)
+    classes, _ = classes_of(base.frame, scenario, base.source, [])
+    kind = pd.Series(classes, index=base.frame.index).astype("str")
+    if "tenant" in base.frame:
+        kind = kind + "\n" + base.frame["tenant"].astype("object").fillna("").astype("str")
+    code, names = pd.factorize(kind)
+    of_user = rng.integers(len(base), size=shape.users)
+    rows = rows_by_class(
+        [*names], code[of_user][user], kind.to_numpy(dtype=object), rng, source=base.source
+    )
+    frame = taken(base.frame, rows, occurrence(rows))
+    drawn = laws.tenants_of(scenario, classes[of_user], stream(*key, Stream.TENANTS))[user]
+    if "tenant" not in frame:
+        return frame.assign(tenant=drawn)
+    stated = frame["tenant"].astype("object")
+    return frame.assign(tenant=np.where(stated.isna(), drawn, stated))
