@@ -76,6 +76,7 @@ def execute(notebook: Path, target: Path, values: Mapping[str, Any], *, cwd: Pat
                 progress_bar=False,
                 store_widget_state=False,
                 start_timeout=KERNEL_START_S,
+                extra_arguments=["--log-level=CRITICAL"],
                 config=Config({"ConnectionFileMixin": ipc, "KernelManager": ipc}),
             )
         forget_paths(target)
