@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from capplan.scenario import ContinuousBatching, LinearStep, Pool, ServiceLaw
+from capplan.scenario import ContinuousBatching, LinearStep, Pool, ServiceLaw, TablesStep
 
 
 class StepTime(Protocol):
@@ -84,6 +84,10 @@ def step_time(pool: Pool) -> StepTime:
         return LinearStepTime(
             law.base_s, law.per_prefill_token_s, law.per_sequence_s, law.per_context_token_s
         )
+    if isinstance(law, TablesStep):
+        from capplan.replica.kernel_tables import kernel_tables
+
+        return kernel_tables(pool, law)
     from capplan.replica.roofline import roofline
 
     return roofline(pool)

@@ -137,7 +137,12 @@ def roofline(pool: Pool) -> RooflineStepTime:
     ):
         msg = f"pool {pool.name}: no roofline step time"
         raise ValueError(msg)
-    law, found, device = batching.step_time, model_of(pool), accelerator_of(pool)
+    return roofline_step(pool, batching.step_time)
+
+
+def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTime:
+    """Return the roofline of a pool's model and accelerator, whatever its own step time is."""
+    law, found, device = law or RooflineStep(), model_of(pool), accelerator_of(pool)
     share, dtype = pool.tensor_parallel, pool.weight_dtype or found.served_dtype
     flop = _rate(pool, device, dtype) * law.compute_efficiency * share
     flop16 = _rate(pool, device, "bfloat16") * share

@@ -45,6 +45,7 @@ from capplan.scenario.pools import (
     Pool,
     RooflineStep,
     ServiceLaw,
+    TablesStep,
 )
 from capplan.scenario.shapes import (
     Calendar,
@@ -116,6 +117,7 @@ __all__ = [
     "Steady",
     "Step",
     "Sum",
+    "TablesStep",
     "Tenant",
     "Think",
     "TimedShape",

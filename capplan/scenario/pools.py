@@ -44,7 +44,19 @@ class RooflineStep(Part):
     """The same for each decoding sequence of a step, s."""
 
 
-StepTime = Annotated[LinearStep | RooflineStep, Field(discriminator="kind")]
+class TablesStep(Part):
+    """Step time from measured kernels: see ``capplan.replica.kernel_tables``."""
+
+    kind: Literal["tables"] = "tables"
+    path: str
+    """Folder of a kernel profile."""
+    overhead_s: Seconds = 0.0
+    """What the accelerator idles between the kernels of a step, s."""
+    per_sequence_s: Seconds = 0.0
+    """The same for each decoding sequence of a step, s."""
+
+
+StepTime = Annotated[LinearStep | RooflineStep | TablesStep, Field(discriminator="kind")]
 
 
 class ContinuousBatching(Part):

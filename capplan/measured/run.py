@@ -1,0 +1,183 @@
+"""One measured run: its requests, its server, and what had to be assumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capplan.measured.repetition import Repetition, repetition
+from capplan.measured.rows import read_rows
+from capplan.measured.server import Origin, Server, read_server
+from capplan.schema import OUTCOMES, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SERVER_FILE = "server.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """A measured run.
+
+    Attributes
+    ----------
+    name
+        Of the folder or file.
+    requests
+        One row per request in order of ``start_s``. ``start_s``: when it was sent, or meant to be
+        (from the first); ``prompt_tokens``, ``output_tokens``; ``ttft_s``, ``e2e_s``: from the
+        moment ``origin``, NaN where there was none; ``tpot_s``; ``outcome``; ``prompt``: number of
+        the prompt where the run sent the same ones again, else -1.
+    server
+        What is known of the server and the client.
+    origin
+        The moment that latencies count from.
+    repetition
+        The cycle of prompts, None without one.
+    notes
+        Sentences that say what was assumed.
+    """
+
+    name: str
+    requests: pd.DataFrame
+    server: Server
+    origin: Origin
+    repetition: Repetition | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def succeeded(self) -> pd.DataFrame:
+        """Return the requests that succeeded."""
+        return self.requests[self.requests["outcome"] == "succeeded"]
+
+
+def read_measured(path: str | Path, *, server: Server | None = None) -> Measured:
+    """Read a measured run: a folder with ``requests.*`` and ``server.json``, or a file.
+
+    A file's server is the ``server.json`` beside it, if there is one, else ``server``, else
+    unknown. Raises :class:`DataError` naming file, field and rule.
+    """
+    place = Path(path)
+    table = _table(place)
+    beside = table.parent / SERVER_FILE
+    if beside.is_file():
+        server = read_server(beside)
+    elif place.is_dir():
+        raise DataError("an existing file", where=beside)
+    server = server or Server()
+    rows = read_rows(table)
+    origin = _origin(rows, server, table)
+    frame = _latencies(rows, origin, server, table)
+    again = repetition(frame["prompt_tokens"].where(frame["outcome"] == "succeeded"))
+    frame, notes = _filled(frame.assign(prompt=-1 if again is None else again.ids), again, table)
+    notes = [f"Latencies count from {origin}.", *notes]
+    if server.unused:
+        notes.append(f"Not used: {', '.join(server.unused)} of {SERVER_FILE}.")
+    return Measured(
+        name=place.name if place.is_dir() else place.name.split(".")[0],
+        requests=frame,
+        server=server,
+        origin=origin,
+        repetition=again,
+        notes=tuple(notes),
+    )
+
+
+def _table(place: Path) -> Path:
+    if not place.is_dir():
+        return place
+    found = sorted(p for p in place.glob("requests.*") if p.is_file())
+    if len(found) != 1:
+        names = ", ".join(p.name for p in found) or "nothing"
+        raise DataError("one file requests.*", where=place, value=names)
+    return found[0]
+
+
+def _origin(rows: pd.DataFrame, server: Server, table: Path) -> Origin:
+    if (told := server.origin) is not None:
+        if told not in rows and not {"intended_start_s", "sent_s"} & set(rows):
+            raise DataError("a required column", where=table, field=told, value="nothing")
+        if told in rows:
+            return told
+    names: tuple[Origin, ...] = ("intended_start_s", "sent_s")
+    for name in names:
+        if name in rows:
+            return name
+    raise DataError("intended_start_s or sent_s", where=table, value="neither")
+
+
+def _latencies(rows: pd.DataFrame, origin: Origin, server: Server, table: Path) -> pd.DataFrame:
+    """Return start, lengths, latencies and outcome of each request."""
+    import numpy as np
+    import pandas as pd
+
+    for name in ("prompt_tokens", "output_tokens"):
+        if name not in rows:
+            raise DataError("a required column", where=table, field=name, value="nothing")
+    capped = server.client_max_in_flight is not None and "intended_start_s" in rows
+    start = rows["intended_start_s"] if capped else rows[origin]
+    if start.isna().any():
+        raise DataError("a start of every request", where=table, field=str(start.name), value="NaN")
+    ttft = _latency(rows, "ttft_s", "first_token_s", origin)
+    e2e = _latency(rows, "e2e_s", "finish_s", origin)
+    if ttft.isna().all() and e2e.isna().all():
+        raise DataError("ttft_s, first_token_s, e2e_s or finish_s", where=table, value="none")
+    told = e2e if e2e.notna().any() else ttft
+    outcome = rows.get("outcome", pd.Series(np.where(told.notna(), "succeeded", "failed")))
+    if unknown := sorted(set(outcome.astype(str)) - set(OUTCOMES)):
+        rule = f"one of {', '.join(OUTCOMES)}"
+        raise DataError(rule, where=table, field="outcome", value=unknown[0])
+    output = rows["output_tokens"]
+    frame = pd.DataFrame(
+        {
+            "start_s": start - start.min(),
+            "prompt_tokens": rows["prompt_tokens"],
+            "output_tokens": output,
+            "ttft_s": ttft,
+            "e2e_s": e2e,
+            "tpot_s": ((e2e - ttft) / (output - 1)).where(output > 1),
+            "outcome": outcome.to_numpy(),
+        }
+    )
+    ok = frame["outcome"] == "succeeded"
+    frame.loc[~ok, ["ttft_s", "e2e_s", "tpot_s"]] = np.nan
+    return frame.sort_values("start_s", kind="stable", ignore_index=True)
+
+
+def _latency(rows: pd.DataFrame, latency: str, moment: str, origin: Origin) -> pd.Series[float]:
+    import numpy as np
+    import pandas as pd
+
+    if latency in rows:
+        return rows[latency]
+    if moment in rows:
+        return rows[moment] - rows[origin]
+    return pd.Series(np.nan, index=rows.index)
+
+
+def _filled(
+    frame: pd.DataFrame, again: Repetition | None, table: Path
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the frame with lengths where a failed request has none, and what was assumed."""
+    notes = [again.note] if again is not None else []
+    lengths = ["prompt_tokens", "output_tokens"]
+    lost = (frame["outcome"] != "succeeded") & ~(frame[lengths] > 0).all(axis=1)
+    if (~(frame[lengths] > 0).all(axis=1) & ~lost).any():
+        raise DataError("prompt and output tokens of every success", where=table, value=0)
+    if not lost.any():
+        return frame.astype(dict.fromkeys(lengths, "int64")), notes
+    known = frame[~lost]
+    if known.empty:
+        raise DataError("at least one request with its tokens", where=table, value=0)
+    median = known[lengths].median()
+    frame = frame.copy()
+    for name in lengths:
+        guess = frame["prompt"].map(known.groupby("prompt")[name].median())
+        guess = guess.where(frame["prompt"] >= 0).fillna(median[name])
+        frame[name] = frame[name].where(~lost, guess).round().astype("int64")
+    notes.append(
+        f"{int(lost.sum())} requests without tokens got those of the same prompt, else the median."
+    )
+    return frame, notes
