@@ -233,7 +233,7 @@ def test_nanoseconds_since_1970_keep_their_digits(tmp_path):
 
 def test_a_mix_of_units_is_an_error_but_a_stray_row_is_dropped(tmp_path):
     seconds = [1_700_000_000 + i for i in range(200)]
-    with pytest.raises(DataError, match="times in one unit, got '100 in s, 100 in ms'"):
+    with pytest.raises(DataError, match="times in one unit, got '100 in s since 1970, 100 in ms"):
         stamps(tmp_path, *seconds[:100], *(s * 1000 for s in seconds[100:]))
     trace = stamps(tmp_path, *seconds, 0)
     assert trace.ledger.dropped == {"other_time_unit": 1}
@@ -445,3 +445,85 @@ def outcome(path: Path) -> object:
     except DataError as err:
         return str(err)
     return trace.ledger, trace.frame.to_dict("list")
+
+
+LINES = {
+    "mooncake": '{{"timestamp": {}000, "input_length": {}, "output_length": 2, "hash_ids": [1]}}',
+    "openai-log": '{{"created": 170000000{}, "usage": {{"prompt_tokens": {}, '
+    '"completion_tokens": 2}}}}',
+    "jsonl": '{{"arrival_s": {}, "prompt_tokens": {}, "output_tokens": 2}}',
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("broken", ['{"cut', '"put_length": 5}', "\x00"])
+def test_a_broken_first_line_costs_that_line(tmp_path, name, broken):
+    lines = [broken, *(LINES[name].format(i + 1, 10 + i) for i in range(5))]
+    trace = read_trace(written(tmp_path / "t", "\n".join(lines)))
+    assert trace.format == name
+    assert trace.ledger.kept == 5
+    assert trace.ledger.dropped == {"unparseable": 1}
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("form", ["[{}]", "[\n{}\n]"])
+def test_an_array_of_records_is_read_like_its_lines(tmp_path, name, form):
+    lines = [LINES[name].format(i + 1, 10 + i) for i in range(5)]
+    whole = read_trace(written(tmp_path / "lines", "\n".join(lines)))
+    array = read_trace(written(tmp_path / "array", form.format(",\n".join(lines))))
+    assert array.ledger == whole.ledger
+    pd.testing.assert_frame_equal(array.frame, whole.frame)
+
+
+def test_a_field_that_the_first_record_lacks_is_read_from_the_others(tmp_path):
+    lines = [
+        '{"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2}',
+        '{"arrival_s": 2, "prompt_tokens": 5, "output_tokens": 2, "tenant": null}',
+        '{"arrival_s": 3, "prompt_tokens": 5, "output_tokens": 2, "tenant": "a"}',
+    ]
+    frame = read_trace(written(tmp_path / "t", "\n".join(lines))).frame
+    assert frame["tenant"].isna().tolist() == [True, True, False]
+
+
+def test_a_log_that_begins_with_a_failed_call_is_recognised(tmp_path):
+    lines = ['{"created": 1700000000, "error": {"code": 500}}']
+    lines += [LINES["openai-log"].format(i, 10) for i in range(3)]
+    ledger = read_trace(written(tmp_path / "t", "\n".join(lines))).ledger
+    assert (ledger.kept, ledger.dropped) == (3, {"failed": 1})
+
+
+def test_a_quoted_field_may_hold_line_ends(tmp_path):
+    rows = "".join(f'{i},"say ""hi"",\nplease\n",{10 + i},2\n' for i in range(3))
+    text = "ts,prompt,prompt_tokens,output_tokens\n" + rows + '9,"never closed,10,2\n8,x,10,2\n'
+    trace = read_trace(written(tmp_path / "t.csv", text))
+    assert trace.frame["prompt_tokens"].tolist() == [10, 11, 12, 10]
+    assert trace.ledger.dropped == {"unparseable": 1}
+
+
+@pytest.mark.parametrize("rows", ["1,10,2\n2,0x10,2\n", "1,10,2\n2,0x10,2\n3,oops,2\n"])
+def test_hexadecimal_text_is_no_number_whatever_stands_beside_it(tmp_path, rows):
+    assert table(tmp_path, rows).frame["prompt_tokens"].tolist() == [10]
+
+
+def test_a_number_beyond_any_date_is_unparseable(tmp_path):
+    assert table(tmp_path, "1,10,2\n1e300,10,2\n2,10,2\n").ledger.dropped == {"unparseable": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            PLAIN.replace("\n", "\r") + "1,10,2\r",
+            "line 1: lines that end with LF or CRLF, got 'CR'",
+        ),
+        (b"\x00" * 99, "line 1: a text table, got 'binary data'"),
+        ("a" * 5000 + "\n1\n", f"among {'a' * 40}…, or a mapping"),
+        ("a\x1b[31mb\n1\n", "among a\N{REPLACEMENT CHARACTER}[31mb, or a mapping"),
+        ("{}\n", "JSON objects, got 'none that can be read'"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_short_line(tmp_path, data, words):
+    with pytest.raises(DataError) as caught:
+        read_trace(written(tmp_path / "t.csv", data))
+    assert str(caught.value).endswith(words)
+    assert str(caught.value).isprintable()

@@ -5,12 +5,10 @@ Source: alibaba-edu/qwen-bailian-usagetraces-anon, README ("Data Specification o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from capplan.traffic.readers import jsonlines
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.raw import RawBatch, text_array
 
@@ -37,12 +35,10 @@ def looks_like(columns: tuple[str, ...]) -> bool:
     return {"chat_id", "timestamp", "input_length", "output_length"} <= set(columns)
 
 
-def batches(
-    path: Path, columns: Mapping[str, str], sample: Mapping[str, Any]
-) -> Iterator[RawBatch]:
+def with_sessions(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
     """Yield the rows with the first chat of each conversation as the session."""
     roots: dict[str, str] = {}
-    for batch in jsonlines.batches(path, columns, sample):
+    for batch in batches:
         if "session" not in batch.columns:
             yield batch
             continue

@@ -1,8 +1,13 @@
-"""CSV and its relatives: one line is one row; comma, semicolon, tab or bar between fields."""
+"""CSV and its relatives: comma, semicolon, tab or bar between fields.
+
+One line is one row, unless a quote opens in it that closes on a later line (a prompt in a log); a
+line that is no row costs itself alone.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,7 @@ from capplan.traffic.readers import files
 from capplan.traffic.readers.raw import RawBatch, text_array
 
 DELIMITERS = (",", ";", "\t", "|")
+MOST_LINES_OF_A_ROW = 200
 
 
 def header(head: bytes, path: Path) -> tuple[list[str], str]:
@@ -20,9 +26,13 @@ def header(head: bytes, path: Path) -> tuple[list[str], str]:
     Raises
     ------
     DataError
-        When the line is not UTF-8 text.
+        When the line is not UTF-8 text, or lines end with a lone carriage return.
     """
     line = head.split(b"\n", 1)[0].rstrip(b"\r")
+    if b"\0" in line:
+        raise DataError("a text table", where=path, field="line 1", value="binary data")
+    if b"\r" in line:
+        raise DataError("lines that end with LF or CRLF", where=path, field="line 1", value="CR")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as err:
@@ -32,9 +42,9 @@ def header(head: bytes, path: Path) -> tuple[list[str], str]:
 
 
 def _fields(line: str, delimiter: str) -> list[str] | None:
-    """Return the fields of one line, or None when it is not one whole row."""
+    """Return the fields of one row's text, or None when it is not one whole row."""
     try:
-        rows = list(csv.reader([line], delimiter=delimiter, strict=True))
+        rows = list(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter, strict=True))
     except csv.Error:
         return None
     return rows[0] if len(rows) == 1 else None
@@ -88,18 +98,38 @@ def _fast(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -
 def _slow(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> RawBatch:
     """Read line by line, so that a broken line costs only itself."""
     rows: list[list[str]] = []
-    lost = 0
-    for line in block.split(b"\n"):
-        bare = line.rstrip(b"\r")
-        if not bare:
-            continue
-        try:
-            fields = _fields(bare.decode("utf-8"), delimiter)
-        except UnicodeDecodeError:
-            fields = None
-        if fields is None or len(fields) != width:
-            lost += 1
-        else:
+    lost = at = 0
+    lines = [line.rstrip(b"\r") for line in block.split(b"\n")]
+    while at < len(lines):
+        end = at + 1
+        fields = _row(lines[at:end], width, delimiter)
+        if fields is None and lines[at].count(b'"') % 2:
+            end = _closed(lines, at)
+            fields = _row(lines[at:end], width, delimiter)
+        if fields is not None:
             rows.append(fields)
+            at = end
+        else:
+            lost += bool(lines[at])
+            at += 1
     columns = {ours: text_array(row[i] for row in rows) for ours, i in wanted.items()}
     return RawBatch(columns=columns, rows=len(rows), lost={"unparseable": lost} if lost else {})
+
+
+def _closed(lines: Sequence[bytes], at: int) -> int:
+    """Return the end of the lines over which the quote that opens in line ``at`` closes again."""
+    quotes = 0
+    for end in range(at, min(at + MOST_LINES_OF_A_ROW, len(lines))):
+        quotes += lines[end].count(b'"')
+        if quotes % 2 == 0:
+            return end + 1
+    return at + 1
+
+
+def _row(lines: Sequence[bytes], width: int, delimiter: str) -> list[str] | None:
+    """Return the fields of a row that stands on these lines, or None when it is not one."""
+    try:
+        fields = _fields(b"\n".join(lines).decode("utf-8"), delimiter)
+    except UnicodeDecodeError:
+        return None
+    return fields if fields is not None and len(fields) == width else None

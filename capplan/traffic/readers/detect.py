@@ -31,7 +31,7 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sniffed:
-    """What the first bytes tell: the container, the column names, a first JSON record."""
+    """What the first bytes tell: the container, the column names, an example of a JSON record."""
 
     container: Container
     columns: tuple[str, ...] = ()
@@ -55,8 +55,8 @@ def sniff(path: Path) -> Sniffed:
         return Sniffed(container="parquet", columns=tuple(columnar.column_names(path)))
     if head[257:262] == b"ustar" or _is_tar(path):
         return Sniffed(container="tar")
-    if head.lstrip()[:1] in (b"{", b"["):
-        record = jsonlines.first_record(head) or _first_value(path)
+    if head.lstrip()[:1] in (b"{", b"[") or jsonlines.is_by_line(head):
+        record = jsonlines.example(head) or _first_value(path)
         names = tuple(jsonlines.flat_names(record)) if record else ()
         return Sniffed(container="json", columns=names, record=record)
     columns, _ = delimited.header(head, path)
@@ -64,9 +64,12 @@ def sniff(path: Path) -> Sniffed:
 
 
 def _first_value(path: Path) -> dict[str, Any] | None:
-    """Return the first object of a file whose first lines are none."""
-    few = islice(records.values(path), 8)
-    return next((value for value in few if isinstance(value, dict)), None)
+    """Return the fields of the first objects of a file whose lines are none."""
+    found: dict[str, Any] = {}
+    for value in islice(records.values(path), jsonlines.LINES_TO_TELL):
+        if isinstance(value, dict):
+            jsonlines.merge(found, value)
+    return found or None
 
 
 def detect(path: Path, sniffed: Sniffed, *, mapped: bool) -> str:

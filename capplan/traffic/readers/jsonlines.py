@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from capplan.traffic.readers import files
-from capplan.traffic.readers.raw import RawBatch, block_array, text_array
+from capplan.traffic.readers.raw import RawBatch, field_array
+
+LINES_TO_TELL = 100
 
 
 def parse(line: bytes) -> Any:
@@ -19,13 +21,47 @@ def parse(line: bytes) -> Any:
         return None
 
 
-def first_record(head: bytes) -> dict[str, Any] | None:
-    """Return the first object among the first lines, or None."""
-    for line in head.split(b"\n"):
-        record = parse(line) if line.strip() else None
+def is_by_line(head: bytes) -> bool:
+    r"""Tell whether a file holds one object a line: at least half of its first lines are objects.
+
+    A broken line costs itself alone, and one line of a spread-out document proves nothing.
+
+    >>> is_by_line(b'{"a": 1, "b\n{"a": 2}\n'), is_by_line(b'[\n{"a": 1},\n{"a": 2}\n]')
+    (True, False)
+    """
+    lines = _whole_lines(head)[:LINES_TO_TELL]
+    objects = sum(isinstance(parse(line), dict) for line in lines)
+    return bool(lines) and 2 * objects >= len(lines)
+
+
+def example(head: bytes) -> dict[str, Any] | None:
+    """Return one record with every field of the first lines, each with its first value.
+
+    None where fewer than half of the lines are objects.
+    """
+    if not is_by_line(head):
+        return None
+    found: dict[str, Any] = {}
+    for record in map(parse, _whole_lines(head)[:LINES_TO_TELL]):
         if isinstance(record, dict):
-            return record
-    return None
+            merge(found, record)
+    return found
+
+
+def merge(known: dict[str, Any], record: Mapping[str, Any]) -> None:
+    """Add to ``known`` the fields of a record that it lacks or has as null, nested ones too."""
+    for key, value in record.items():
+        if isinstance(known.get(key), dict) and isinstance(value, dict):
+            merge(known[key], value)
+        elif known.get(key) is None:
+            known[key] = value
+
+
+def _whole_lines(head: bytes) -> list[bytes]:
+    """Return the lines that are not blank; a last one that the end of the head cut is left out."""
+    lines = head.split(b"\n")
+    cut = len(head) == files.HEAD_BYTES
+    return [line for line in (lines[:-1] if cut else lines) if line.strip()]
 
 
 def reach(record: Any, dotted: str) -> Any:
@@ -101,9 +137,7 @@ def _slow(block: bytes, columns: Mapping[str, str]) -> RawBatch:
     records = [r for r in map(parse, lines) if isinstance(r, dict)]
     lost = len(lines) - len(records)
     arrays = {
-        ours: (block_array if ours == "prefix_blocks" else text_array)(
-            [reach(record, theirs) for record in records]
-        )
+        ours: field_array(ours, [reach(record, theirs) for record in records])
         for ours, theirs in columns.items()
     }
     return RawBatch(columns=arrays, rows=len(records), lost={"unparseable": lost} if lost else {})

@@ -257,5 +257,10 @@ def _units_by_name(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _few(columns: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(columns[:most])
+    shown = ", ".join(_short(name) for name in columns[:most]) or "no columns"
     return shown if len(columns) <= most else f"{shown}, …"
+
+
+def _short(name: str, most: int = 40) -> str:
+    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
+    return printable if len(printable) <= most else f"{printable[:most]}…"

@@ -51,6 +51,11 @@ def _text(value: Any) -> str | None:
     return f"{type(value).__name__}"
 
 
+def field_array(name: str, values: list[Any]) -> Any:
+    """Return a column of ours as an Arrow array: lists for prefix ids, text for all else."""
+    return block_array(values) if name == "prefix_blocks" else text_array(values)
+
+
 def block_array(values: Iterable[Any]) -> Any:
     """Return lists of prefix ids as an Arrow list array; what is not a list of ids is null."""
     import pyarrow as pa

@@ -151,13 +151,13 @@ def _of_lines(name: str, asked: _Request, record: dict[str, Any]) -> Found:
     _need(needed <= set(columns), name, asked)
     present = {ours: theirs for ours, theirs in layout.columns.items() if theirs in columns}
     layout = replace(layout, columns=present)
-    reader = jsonlines if name == "mooncake" else bailian
-    return layout, reader.batches(asked.path, present, record)
+    rows = _lines(asked.path, layout, record)
+    return layout, bailian.with_sessions(rows) if name == "bailian" else rows
 
 
 def _lines(path: Path, layout: Layout, record: dict[str, Any]) -> Iterator[RawBatch]:
-    """Read plain JSON by lines, or, where the lines are no records, by values."""
-    if jsonlines.first_record(files.head(path)) is not None:
+    """Read records by lines, or, where the lines are no records, by values."""
+    if jsonlines.is_by_line(files.head(path)):
         return jsonlines.batches(path, layout.columns, record)
 
     def row(value: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from capplan.traffic.readers import files
+from capplan.traffic.readers import files, jsonlines
 from capplan.traffic.readers.jsonlines import parse
-from capplan.traffic.readers.raw import RawBatch, text_array
+from capplan.traffic.readers.raw import RawBatch, field_array
 
 BATCH_ROWS = 50_000
 Row = dict[str, Any]
@@ -22,23 +22,18 @@ Row = dict[str, Any]
 def values(path: Path) -> Iterator[Any]:
     """Yield the JSON values of a file; None for each piece that is not JSON.
 
-    A file whose first line is a whole value is read line by line, with an array as its elements;
-    any other file is read at once, as values one after another.
+    A file whose lines are objects is read line by line; any other file is read at once, as values
+    one after another, with an array as its elements.
     """
     with files.opened(path) as stream:
         blocks = files.blocks(stream)
         first = next(blocks, b"")
-        if _is_line(first):
+        if jsonlines.is_by_line(first):
             yield from _of_lines(first)
             for block in blocks:
                 yield from _of_lines(block)
         else:
             yield from _of_text(b"".join([first, *blocks]))
-
-
-def _is_line(block: bytes) -> bool:
-    line = next((part for part in block.split(b"\n") if part.strip()), b"")
-    return isinstance(parse(line), dict)
 
 
 def _of_lines(block: bytes) -> Iterator[Any]:
@@ -86,7 +81,7 @@ def batches(
         missed, lost = lost, 0
         if not part and not missed:
             return
-        arrays = {name: text_array([row.get(name) for row in part]) for name in columns}
+        arrays = {name: field_array(name, [row.get(name) for row in part]) for name in columns}
         drops = np.array([row.get("drop", "") for row in part], dtype=object)
         yield RawBatch(
             columns=arrays,

@@ -102,8 +102,14 @@ def read_times(array: Any) -> Times:
 
 
 def _number_times(parsed: v.Parsed) -> Times:
+    return Times(kind=_kind_of_numbers(parsed), numbers=parsed.values)
+
+
+def _kind_of_numbers(parsed: v.Parsed) -> npt.NDArray[np.uint8]:
+    """Return the kind of each; one beyond the nanoseconds of the year 2262 is no time."""
     kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
-    return Times(kind=kind, numbers=parsed.values)
+    kind[(kind == NUMBER) & (np.abs(parsed.values) > float(np.iinfo(np.int64).max))] = BROKEN
+    return kind
 
 
 def _timestamps(array: Any) -> Times:
@@ -136,7 +142,7 @@ def _text_times(array: Any) -> Times:
     text = pc.replace_substring_regex(text, r"(\d)\s+([+-]\d)", r"\1\2")
     naive, naive_ns = _iso(text, _ISO + "$", pa.timestamp("ns"))
     aware, aware_ns = _iso(text, _ISO + _ZONE, pa.timestamp("ns", "UTC"))
-    kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
+    kind = _kind_of_numbers(parsed)
     kind[naive], kind[aware] = NAIVE, AWARE
     wall_ns = np.where(naive, naive_ns, aware_ns)
     return Times(kind=kind, numbers=parsed.values, wall_ns=wall_ns)
@@ -228,7 +234,7 @@ def _number_arrivals(
     band, good = _one_band(bands, where)
     if band == 0:
         return _relative(values, scale, good, exact=exact)
-    found = unit or ("s", "ms", "us", "ns")[band - 1]
+    found = unit or tuple(UNITS_PER_S)[band - 1]
     per_s = UNITS_PER_S[found]
     note = f"Times are {found} since 1970{'' if unit else ', told by their magnitude'}."
     return _since_first(values, per_s, good, (note,))
@@ -239,7 +245,7 @@ def _one_band(bands: npt.NDArray[np.intp], where: str) -> tuple[int, npt.NDArray
     sizes = np.bincount(bands, minlength=len(EPOCH_LIMITS) + 1)
     band = int(sizes.argmax())
     if len(bands) - sizes[band] > FEW_FRACTION * len(bands):
-        names = ("s from the start", "s", "ms", "us", "ns since 1970")
+        names = ("s from the start", *(f"{u} since 1970" for u in UNITS_PER_S))
         mix = ", ".join(f"{n} in {names[i]}" for i, n in enumerate(sizes.tolist()) if n)
         raise DataError("times in one unit", where=where, field="arrival_s", value=mix)
     return band, bands == band

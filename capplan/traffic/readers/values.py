@@ -117,11 +117,17 @@ def _cast(text: Any) -> Parsed:
 
 
 def _cast_all(text: Any) -> Parsed | None:
-    """Return the numbers when every text is one as Arrow reads them, else None."""
+    """Return the numbers when every text is one as Arrow reads them, else None.
+
+    Hexadecimal ones, which Arrow reads too, are left to the rule that refuses them.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     whole = casted(text, pa.int64())
     if whole is not None:
+        if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
+            return None
         return Parsed(values=whole.to_numpy(), state=np.zeros(len(text), np.uint8))
     real = casted(text, pa.float64())
     return None if real is None else _finite(real.to_numpy())
