@@ -11,7 +11,8 @@ import pandas as pd
 from capplan.results.headline import LATENCIES, QUANTILES, outcome_counts, summary
 from capplan.results.requests import per_request
 from capplan.results.run import RunResult
-from capplan.scenario import Scenario, Spike, Step
+from capplan.scenario import Scenario
+from capplan.scenario.phases import load_phases
 
 BUCKET_EDGES_TOKENS = (256, 1024, 4096, 16384)
 """Upper ends of the length buckets, prompt tokens: powers of four around the Azure 2023
@@ -67,11 +68,11 @@ def length_bucket(prompt_tokens: pd.Series) -> pd.Categorical:
 def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
     """Return the phase of the load in which each request starts.
 
-    ``base``/``burst`` of a spike, ``level n`` (from 1) or ``ramp`` of steps, else ``steady``; where
-    faults are planned, followed by ``before fault``, ``fault`` or ``after fault``.
+    That of the planned load (:mod:`capplan.scenario.phases`); where faults are planned, followed by
+    ``before fault``, ``fault`` or ``after fault``.
     """
     time = start_s.to_numpy(np.float64)
-    load = _load_phase(scenario, time)
+    load = load_phases(scenario.traffic, time)
     if not scenario.faults:
         return load
     begin = min(fault.at_s for fault in scenario.faults)
@@ -79,18 +80,3 @@ def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
     stage = np.where(time < begin, "before fault", np.where(time < end, "fault", "after fault"))
     joined = [f"{one}, {other}" for one, other in zip(load, stage, strict=True)]
     return np.array(joined, dtype=object)
-
-
-def _load_phase(scenario: Scenario, time: npt.NDArray[np.float64]) -> npt.NDArray[np.object_]:
-    shape = scenario.traffic.shape
-    if isinstance(shape, Spike):
-        since = np.mod(time - shape.first_s, shape.every_s)
-        burst = (time >= shape.first_s) & (since < shape.burst_s)
-        return np.where(burst, "burst", "base").astype(object)
-    if isinstance(shape, Step):
-        level, since = np.divmod(time, shape.hold_s + shape.ramp_s)
-        names = [f"level {int(min(n, shape.steps - 1)) + 1}" for n in level]
-        return np.where((since >= shape.hold_s) & (level < shape.steps - 1), "ramp", names).astype(
-            object
-        )
-    return np.full(time.size, "steady", dtype=object)

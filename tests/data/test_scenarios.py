@@ -1,8 +1,16 @@
+import shlex
+
 import pytest
 
 from capplan.budget import allocate
 from capplan.bundled import data_path
-from capplan.scenario.files import load_scenario, read_yaml, validate, write_scenario
+from capplan.scenario.files import (
+    load_scenario,
+    parse_value,
+    read_yaml,
+    validate,
+    write_scenario,
+)
 from capplan.traffic.draw import draw
 
 NAMES = sorted(path.stem for path in data_path("scenarios").glob("*.yaml"))
@@ -130,9 +138,48 @@ def test_an_unknown_field_in_a_scenario_is_an_error():
 
 def test_the_traffic_of_the_readme_draws(tmp_path):
     text = (data_path("scenarios") / "README.md").read_text(encoding="utf-8")
-    block = text.split("    traffic:\n")[1]
+    block = text.split("    traffic:\n")[1].split("\n\n")[0]
     file = tmp_path / "traffic.yaml"
     file.write_text(block)
     values = {f"traffic.{name}": value for name, value in read_yaml(file).items()}
     trace = draw(load_scenario("chat-service", values=values), seed=1)
     assert trace.frame["output_tokens"].max() > 5000
+
+
+def test_the_closed_loop_of_the_readme_draws():
+    text = (data_path("scenarios") / "README.md").read_text(encoding="utf-8")
+    lines = [shlex.split(line) for line in text.splitlines() if line.startswith("    --set ")]
+    pairs = [word.split("=", 1) for words in lines for word in words if word != "--set"]
+    values = {field: parse_value(value) for field, value in pairs}
+    scenario = load_scenario("chat-service", values=values)
+    assert scenario.network.connections == "fresh"
+    assert draw(scenario, seed=1).frame["user"].nunique() == 200
+
+
+def test_the_mix_switches_one_class_after_the_other_and_back_by_the_next_day():
+    scenario = load_scenario("mixed-modality")
+    assert len(scenario.classes) == 7
+    changes = scenario.traffic.mix
+    evening = [c.at_s for c in changes if c.at_s < 7200]
+    assert len(set(evening)) == len(evening) == 4
+    shares = {c.name: c.share for c in scenario.classes}
+    for name in {c.request_class for c in changes}:
+        last = max((c for c in changes if c.request_class == name), key=lambda c: c.at_s)
+        assert last.share == shares[name]
+    frame = draw(scenario, seed=1).frame
+    late = frame["arrival_s"] > 1300
+    embedding = frame["request_class"] == "embedding"
+    assert embedding[late].mean() > 2 * embedding[frame["arrival_s"] < 1200].mean()
+
+
+def test_pools_of_the_mix_share_hosts_that_hold_them():
+    scenario = load_scenario("mixed-modality")
+    on = {host.name: {p.name for p in scenario.pools if host.name in p.hosts}
+          for host in scenario.hosts}  # fmt: skip
+    assert on == {
+        "search-1": {"embedding", "vector"},
+        "media-1": {"speech", "image"},
+        "media-2": {"image"},
+    }
+    with pytest.raises(ValueError, match=r"media-1\.accelerator_memory_bytes: holds 3e\+10"):
+        load_scenario("mixed-modality", values={"hosts.media-1.accelerator_memory_bytes": 3e10})

@@ -6,8 +6,10 @@ import pytest
 from capplan.scenario import (
     ContinuousBatching,
     Crash,
+    Demand,
     DynamicBatching,
     Gateway,
+    Host,
     LinearStep,
     Network,
     Pool,
@@ -48,7 +50,7 @@ CHANGES = {
         "policy": ("pools.llm.router.policy", "random"),
         "max_in_flight": ("pools.llm.router.max_in_flight", None),
     },
-    Pool: {"replicas": ("pools.llm.replicas", 3)},
+    Pool: {"replicas": ("pools.llm.replicas", 3), "hosts": ("pools.vector.hosts", [])},
     ContinuousBatching: {
         "max_num_seqs": (f"{LLM}.max_num_seqs", 2),
         "max_num_batched_tokens": (f"{LLM}.max_num_batched_tokens", 500),
@@ -87,6 +89,16 @@ CHANGES = {
         "retry_on": ("classes.chat.retry.retry_on", ["failed"]),
         "honour_retry_after": ("classes.chat.retry.honour_retry_after", False),
     },
+    Host: {
+        "compute_units": ("hosts.h.compute_units", 9.0),
+        "io_bytes_per_s": ("hosts.h.io_bytes_per_s", 5.0),
+        "network_bytes_per_s": ("hosts.h.network_bytes_per_s", 5.0),
+    },
+    Demand: {
+        "compute_units": ("classes.embed.demand.compute_units", 9.0),
+        "io_bytes_per_s": ("classes.embed.demand.io_bytes_per_s", 90.0),
+        "network_bytes_per_s": ("classes.embed.demand.network_bytes_per_s", 90.0),
+    },
     Crash: {
         "pool": ("faults.0.pool", "vector"),
         "at_s": ("faults.0.at_s", 1.5),
@@ -113,7 +125,7 @@ ELSEWHERE = {
     Gateway: {"owner", "queue"},
     Pool: {
         "name", "owner", "model", "accelerator", "tensor_parallel", "queue", "router", "batching",
-        "hosts", "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
+        "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
     ContinuousBatching: {"kind", "gpu_memory_utilization", "scheduler", "step_time"},
     LinearStep: {"kind"},
@@ -128,6 +140,8 @@ ELSEWHERE = {
         "origins",
     },
     Crash: {"kind"},
+    Host: {"name", "owner", "accelerator_memory_bytes", "host_memory_bytes"},
+    Demand: {"accelerator_memory_bytes", "host_memory_bytes"},
     Queue: {"owner"},
 }  # fmt: skip
 """Names, parts with their own entry above, and what traffic, memory, budget or results read."""
@@ -145,7 +159,13 @@ def _base(build):
                 "retry": {"max_attempts": 4, "backoff_s": 0.05, "multiplier": 2.0},
                 "promises": {"deadline_s": 30.0},
             },
-            {"name": "embed", "pool": "vector", "priority": 0, "streaming": False},
+            {
+                "name": "embed",
+                "pool": "vector",
+                "priority": 0,
+                "streaming": False,
+                "demand": {"compute_units": 1.0, "io_bytes_per_s": 6.0, "network_bytes_per_s": 6.0},
+            },
             {"name": "urgent", "pool": "llm", "priority": 0},
         ],
         network={"one_way_s": 0.01, "handshake_s": 0.02, "connections": "fresh"},
@@ -181,6 +201,7 @@ def _base(build):
             {
                 "name": "vector",
                 "replicas": 1,
+                "hosts": ["h"],
                 "batching": {
                     "kind": "dynamic",
                     "max_batch_size": 4,
@@ -189,6 +210,7 @@ def _base(build):
                 },
             },
         ],
+        hosts=[{"name": "h", "io_bytes_per_s": 60.0, "network_bytes_per_s": 60.0}],
         faults=[{"at_s": 1.0, "down_s": 0.5}],
     )
 
