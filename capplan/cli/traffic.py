@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_json, print_table, spread
-from capplan.cli.parsing import add_command, add_json, check_names
+from capplan.cli.parsing import add_command, add_json, assignment, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capplan.traffic.sample import Reading
+
+COLUMN_OPTIONS = (
+    ("--column", "column of a trace and the file's column that holds it", "OURS=THEIRS"),
+    ("--unit", "column of times and its unit in the file, such as arrival_s=ms", "OURS=UNIT"),
+)
 TOKENS = ("mean", "p50", "p95", "p99", "max")
 
 
@@ -23,17 +29,21 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--format", metavar="FORMAT", default="auto", help="form of the file (auto)"
     )
+    for option, what, example in COLUMN_OPTIONS:
+        parser.add_argument(
+            option, metavar=example, type=assignment, action="append", default=[], help=what
+        )
+    parser.add_argument(
+        "--scenario", help="a scenario whose traffic says the format, columns and units of TRACE"
+    )
     add_json(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     from capplan.traffic.profile import profile
-    from capplan.traffic.readers import FORMATS, read_trace
-    from capplan.traffic.sample import SAMPLE, read_base
+    from capplan.traffic.sample import read_base
 
-    check_names("--format", args.format, FORMATS)
-    sample = args.trace == SAMPLE
-    trace = read_base(SAMPLE) if sample else read_trace(args.trace, format=args.format)
+    trace = read_base(args.trace, _reading(args))
     document = profile(trace).to_json()
     if args.json:
         print_json(document)
@@ -41,6 +51,24 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{trace.source}: {trace.ledger.sentence()}\n\n")
         _print(document)
     return exits.DONE
+
+
+def _reading(args: argparse.Namespace) -> Reading:
+    """Return how TRACE is to be read: as the scenario says, then as the options say."""
+    from dataclasses import replace
+
+    from capplan.scenario.files import load_scenario
+    from capplan.traffic.readers import FORMATS
+    from capplan.traffic.sample import AS_FOUND, reading_of
+
+    check_names("--format", args.format, FORMATS)
+    stated = AS_FOUND if args.scenario is None else reading_of(load_scenario(args.scenario).traffic)
+    return replace(
+        stated,
+        format=stated.format if args.format == "auto" else args.format,
+        columns=tuple(dict([*stated.columns, *args.column]).items()),
+        units=tuple(dict([*stated.units, *args.unit]).items()),
+    )
 
 
 def _print(document: Mapping[str, Any]) -> None:

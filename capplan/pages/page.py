@@ -59,15 +59,12 @@ class Page:
         from dataclasses import replace
 
         from capplan.traffic.assign import completed
-        from capplan.traffic.sample import read_base
+        from capplan.traffic.sample import base_trace
 
-        source = self.scenario.traffic.trace
-        if source is None:
+        base = base_trace(self.scenario.traffic)
+        if base is None:
             return self.draw()
-        base = read_base(source)
-        frame, notes = completed(
-            base.frame, self.scenario, seed=self.seed, replication=0, source=base.source
-        )
+        frame, notes = completed(base.frame, self.scenario, seed=self.seed, replication=0)
         kept = [name for name in base.frame if name not in frame]
         return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
 

@@ -131,10 +131,10 @@ def _inputs(
 
 def _identity(scenario: Scenario) -> TraceIdentity | None:
     """Return the identity of the scenario's trace; reading it shows at once what is wrong in it."""
-    from capplan.traffic.sample import read_base
+    from capplan.traffic.sample import base_trace
 
-    trace = scenario.traffic.trace
-    return None if trace is None else TraceIdentity.of(read_base(trace))
+    trace = base_trace(scenario.traffic)
+    return None if trace is None else TraceIdentity.of(trace)
 
 
 def _files(folder: Path) -> list[Path]:

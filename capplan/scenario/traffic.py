@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from capplan.scenario.arrivals import Arrivals, Poisson
 from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.part import Fraction, Name, Part, PositiveSeconds, Seconds
 from capplan.scenario.shapes import Replay, Shape
+from capplan.schema import TRACE, names
 
 
 class ClassRule(Part):
-    """Give requests of a trace without class a class, by their token counts.
+    """Give requests of a trace whose class the scenario lacks a class, by name or token counts.
 
-    A request matches when each stated limit holds; the first matching rule wins.
+    A request matches when each stated limit holds and, where stated, ``trace_class`` is its class
+    in the trace; the first matching rule wins.
     """
 
     request_class: Name
+    trace_class: str | None = None
     tenant: Name | None = None
     min_prompt_tokens: int | None = None
     max_prompt_tokens: int | None = None
@@ -85,6 +88,14 @@ class Traffic(Part):
     """The crowd: lengths from ``trace`` (a path, ``sample``, or None = the classes' laws)."""
 
     trace: str | None = None
+    format: str = "auto"
+    """Format of the trace's file; ``auto`` tells it from the content."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Column of a trace -> column of the file, for logs; a dotted one reaches into nested JSON."""
+    units: dict[str, Literal["s", "ms", "us", "ns"]] = Field(default_factory=dict)
+    """Column of times -> unit in the file; None stated: told by name or magnitude."""
+    keep_zero_tokens: bool = False
+    """Keep rows of the file without prompt or output tokens, such as embeddings."""
     shape: Shape = Replay()
     arrivals: Arrivals = Poisson()
     duration_s: PositiveSeconds = 3600.0
@@ -94,6 +105,14 @@ class Traffic(Part):
     mix: tuple[MixChange, ...] = ()
     """How the weights of the classes change; they begin as the classes' ``share``."""
     perturbations: tuple[Perturbation, ...] = ()
+
+    @field_validator("columns", "units")
+    @classmethod
+    def _are_columns_of_a_trace(cls, value: dict[str, str]) -> dict[str, str]:
+        if strange := sorted(set(value) - set(names(TRACE))):
+            msg = f"{', '.join(strange)}: none of the columns of a trace, {', '.join(names(TRACE))}"
+            raise ValueError(msg)
+        return value
 
     @model_validator(mode="after")
     def _replay_needs_trace(self) -> Traffic:

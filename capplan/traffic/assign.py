@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capplan.schema import DataError
 from capplan.traffic.laws import sizes, tenants_of
 from capplan.traffic.streams import Stream, stream
 
@@ -18,26 +17,24 @@ if TYPE_CHECKING:
     Objects = NDArray[np.object_]
     Bools = NDArray[np.bool_]
 
+MOST_NAMES = 5
+"""Names that a note lists."""
+
 
 def completed(
-    frame: pd.DataFrame, scenario: Scenario, *, seed: int, replication: int, source: str
+    frame: pd.DataFrame, scenario: Scenario, *, seed: int, replication: int
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows with every column of a trace filled, and what was assumed.
 
-    Class: the trace's, else the first rule of ``traffic.rules`` that matches, else the default
-    class. Tenant: the trace's, else the rule's, else drawn by share. Priority, streaming,
-    deadline and size: the trace's, else those of the class.
-
-    Raises
-    ------
-    DataError
-        For a class in the trace that the scenario does not have.
+    Class: the trace's where the scenario has it, else the first rule of ``traffic.rules`` that
+    matches, else the default class. Tenant: the trace's, else the rule's, else drawn by share.
+    Priority, streaming, deadline and size: the trace's, else those of the class.
     """
     import numpy as np
     import pandas as pd
 
     notes: list[str] = []
-    classes, rule = classes_of(frame, scenario, source, notes)
+    classes, rule = classes_of(frame, scenario, notes)
     rng = stream(seed, replication, Stream.TENANTS)
     out = {
         "request_id": _ids(frame),
@@ -60,38 +57,48 @@ def completed(
 
 
 def classes_of(
-    frame: pd.DataFrame, scenario: Scenario, source: str, notes: list[str]
+    frame: pd.DataFrame, scenario: Scenario, notes: list[str]
 ) -> tuple[Objects, NDArray[np.int64]]:
     """Return each row's class and the rule that gave it (-1 = none); say so in ``notes``."""
     import numpy as np
 
-    classes = _objects(frame, "request_class")
-    unnamed = _missing(classes)
-    known = {c.name for c in scenario.classes}
-    if strange := sorted({str(c) for c in classes[~unnamed]} - known):
-        rule = f"a class of the scenario ({', '.join(sorted(known))})"
-        raise DataError(rule, where=source, field="request_class", value=", ".join(strange))
+    stated = _objects(frame, "request_class")
+    classes = stated.copy()
+    unnamed = ~np.isin(classes, [c.name for c in scenario.classes])
     rule_of = np.full(len(frame), -1)
-    for i, rule_ in enumerate(scenario.traffic.rules):
-        hit = unnamed & (rule_of < 0) & _matches(frame, rule_)
+    for i, rule in enumerate(scenario.traffic.rules):
+        hit = unnamed & (rule_of < 0) & _matches(frame, stated, rule)
         rule_of[hit] = i
-        classes[hit] = rule_.request_class
+        classes[hit] = rule.request_class
         if hit.any():
             notes.append(
-                f"{_of(hit)} named no class and became {rule_.request_class} by rule {i + 1}."
+                f"{_of_no_class(hit, stated)} became {rule.request_class} by rule {i + 1}."
             )
     rest = unnamed & (rule_of < 0)
     default = scenario.request_class().name
     classes[rest] = default
     if rest.any():
-        notes.append(f"{_of(rest)} named no class and became {default}, the default class.")
+        notes.append(f"{_of_no_class(rest, stated)} became {default}, the default class.")
     return classes, rule_of
 
 
-def _matches(frame: pd.DataFrame, rule: ClassRule) -> Bools:
+def _of_no_class(rows: Bools, stated: Objects) -> str:
+    """Return how many requests these are and which classes, unknown to the scenario, they name."""
+    import pandas as pd
+
+    named = sorted({str(name) for name in stated[rows] if not pd.isna(name)})
+    if not named:
+        return f"{_of(rows)} named no class and"
+    few = ", ".join(named[:MOST_NAMES]) + (", …" if len(named) > MOST_NAMES else "")
+    return f"{_of(rows)} named no class of the scenario ({few}) and"
+
+
+def _matches(frame: pd.DataFrame, stated: Objects, rule: ClassRule) -> Bools:
     import numpy as np
 
     hit = np.ones(len(frame), dtype=bool)
+    if rule.trace_class is not None:
+        hit &= stated == rule.trace_class
     for column in ("prompt_tokens", "output_tokens"):
         least, most = getattr(rule, f"min_{column}"), getattr(rule, f"max_{column}")
         tokens = frame[column].to_numpy()

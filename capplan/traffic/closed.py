@@ -222,7 +222,7 @@ def _from_base(
     import pandas as pd
 
     rng = stream(*key, Stream.ROWS)
-    classes, _ = classes_of(base.frame, scenario, base.source, [])
+    classes, _ = classes_of(base.frame, scenario, [])
     kind = pd.Series(classes, index=base.frame.index).astype("str")
     if "tenant" in base.frame:
         kind = kind + "\n" + base.frame["tenant"].astype("object").fillna("").astype("str")

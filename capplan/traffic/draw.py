@@ -17,7 +17,7 @@ from capplan.traffic.copies import occurrence, taken
 from capplan.traffic.mix import drawn_classes, rows_by_class
 from capplan.traffic.perturb import with_bursts, with_extra_requests, with_long_outputs
 from capplan.traffic.replay import replayed, window_s
-from capplan.traffic.sample import read_base
+from capplan.traffic.sample import base_trace
 from capplan.traffic.shapes import planned_rate
 from capplan.traffic.streams import Stream, stream
 from capplan.traffic.trace import Trace, from_frame
@@ -60,14 +60,12 @@ def draw(
     Raises
     ------
     DataError
-        When the base trace cannot be read, has a class that the scenario lacks, or nothing
-        arrives within the duration.
+        When the base trace cannot be read, or nothing arrives within the duration.
     ValueError
         For a replay without a base trace, or a negative seed or replication.
     """
     traffic = scenario.traffic
-    if base is None and traffic.trace is not None:
-        base = read_base(traffic.trace)
+    base = base_trace(traffic) if base is None else base
     base = None if base is None else without_users(base)
     key = (seed, replication)
     if isinstance(traffic.shape, ClosedLoop):
@@ -84,7 +82,6 @@ def draw(
     frame, assumed = completed(
         frame.iloc[: scenario.requests],
         scenario,
-        source=source,
         seed=seed,
         replication=replication,
     )
@@ -155,6 +152,6 @@ def _rows(
     if not scenario.traffic.mix:
         return rng.integers(len(base), size=len(times))
     index = drawn_classes(scenario, times, stream(*key, Stream.CLASSES))
-    classes, _ = classes_of(base.frame, scenario, base.source, [])
+    classes, _ = classes_of(base.frame, scenario, [])
     names = [c.name for c in scenario.classes]
     return rows_by_class(names, index, classes, rng, source=base.source)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capplan.bundled import data_path
-from capplan.traffic.readers import read_trace
+from capplan.schema import DataError
+from capplan.traffic.readers import FORMATS, read_trace
 from capplan.traffic.trace import Trace
+
+if TYPE_CHECKING:
+    from capplan.scenario.traffic import Traffic
 
 SAMPLE = "sample"
 """The name that stands for the bundled trace, in a scenario and on the command line."""
@@ -21,26 +26,76 @@ def sample_path() -> Path:
     return data_path("sample", "trace.parquet")
 
 
-def read_base(name: str) -> Trace:
+def base_trace(traffic: Traffic) -> Trace | None:
+    """Return the base trace that a scenario names, read with the columns it states, or None.
+
+    Raises
+    ------
+    DataError
+        For a trace that cannot be read.
+    """
+    if traffic.trace is None:
+        return None
+    return read_base(traffic.trace, reading_of(traffic))
+
+
+def reading_of(traffic: Traffic) -> Reading:
+    """Return how a scenario says that its trace is to be read."""
+    return Reading(
+        format=traffic.format,
+        columns=tuple(traffic.columns.items()),
+        units=tuple(traffic.units.items()),
+        keep_zero_tokens=traffic.keep_zero_tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read a file: its format, and pairs of our column and the file's column or unit."""
+
+    format: str = "auto"
+    columns: tuple[tuple[str, str], ...] = ()
+    units: tuple[tuple[str, str], ...] = ()
+    keep_zero_tokens: bool = False
+
+    def trace(self, path: Path) -> Trace:
+        """Return the trace of a file read like this."""
+        if self.format not in FORMATS:
+            rule = f"one of {', '.join(FORMATS)}"
+            raise DataError(rule, where=path, field="format", value=self.format)
+        return read_trace(
+            path,
+            format=self.format,
+            mapping=dict(self.columns),
+            units=dict(self.units),
+            keep_zero_tokens=self.keep_zero_tokens,
+        )
+
+
+AS_FOUND = Reading()
+
+
+def read_base(name: str, reading: Reading = AS_FOUND) -> Trace:
     """Return the trace of that name: ``sample``, or a file of any known format.
 
-    The last few are kept in memory; a file that changed is read again.
+    The last few are kept in memory; a file that changed is read again. The sample is read as it
+    is, whatever ``reading`` says of a file.
     """
     path = sample_path() if name == SAMPLE else Path(name)
     try:
         state = path.stat()
     except OSError:
-        return read_trace(path)
-    return _read(name, path, state.st_mtime_ns, state.st_size)
+        return reading.trace(path)
+    return _read(name, path, reading, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, path: Path, mtime_ns: int, size: int) -> Trace:
-    trace = read_trace(path)
+def _read(name: str, path: Path, reading: Reading, mtime_ns: int, size: int) -> Trace:
     if name != SAMPLE:
-        return trace
+        return reading.trace(path)
     from pyarrow import parquet
 
+    trace = read_trace(path)
     stated = parquet.read_schema(path).metadata[b"prefix_block_tokens"]
     notes = (*trace.notes, "The bundled sample is generated from published figures, not recorded.")
     return replace(

@@ -451,12 +451,26 @@ def test_a_class_without_deadline_leaves_it_missing_and_says_so(chat):
 # Bases that are damaged, empty or tiny
 
 
-def test_a_class_that_the_scenario_lacks_is_an_error(chat):
-    base = plain(request_class=["chat", "image", "speech", "chat"])
-    with pytest.raises(
-        DataError, match=r"request_class: a class of the scenario .*'image, speech'"
-    ):
-        draw(chat, base=base)
+def test_a_class_that_the_scenario_lacks_becomes_the_default_one_and_is_said(chat):
+    base = plain(request_class=["batch", "image", "speech", None])
+    trace = draw(chat, base=base)
+    assert trace.frame["request_class"].tolist() == ["batch", "chat", "chat", "chat"]
+    assert any(
+        "3 of 4 requests named no class of the scenario (image, speech) and became chat" in note
+        for note in trace.notes
+    )
+
+
+def test_a_rule_renames_a_class_of_the_trace(chat):
+    base = plain(request_class=["Conversation log", "API log", "chat", "API log"])
+    rules = [
+        {"request_class": "batch", "trace_class": "API log", "max_prompt_tokens": 300},
+        {"request_class": "assistant", "trace_class": "API log", "tenant": "office"},
+        {"request_class": "batch", "trace_class": "chat"},
+    ]
+    frame = draw(with_values(chat, {"traffic.rules": rules}), base=base).frame
+    assert frame["request_class"].tolist() == ["chat", "batch", "chat", "assistant"]
+    assert frame["tenant"].iloc[3] == "office"
 
 
 @pytest.mark.parametrize(
@@ -536,7 +550,9 @@ def test_a_trace_without_sizes_gets_those_of_its_classes_and_says_so(mixed):
     base = plain(
         request_class=["image", "chat", "speech", "image"], size=[9.0, np.nan, np.nan, np.nan]
     )
-    scenario = with_values(mixed, {"traffic.shape": {"kind": "replay"}, "traffic.trace": "sample"})
+    scenario = with_values(
+        mixed, {"traffic.shape": {"kind": "replay"}, "traffic.trace": "sample", "traffic.mix": []}
+    )
     trace = draw(scenario, base=base)
     found = trace.frame["size"]
     assert found[0] == 9
@@ -552,3 +568,42 @@ def test_a_fixed_size_is_fixed_and_a_size_that_never_fits_is_an_error():
     never = LognormalSize(p50=8.0, p95=9.0, max=9.0).model_copy(update={"p50": 1e9, "p95": 1e9})
     with pytest.raises(ValueError, match="sizes nearly always"):
         sizes(never, 5, rng)
+
+
+def test_the_scenario_says_which_columns_of_a_log_are_which(chat, tmp_path):
+    log = tmp_path / "access.jsonl"
+    rows = [
+        f'{{"at": {i + 1}000, "use": {{"in": {10 + i}, "out": 0}}, "app": "A"}}' for i in range(3)
+    ]
+    log.write_text("\n".join(rows))
+    columns = {
+        "arrival_s": "at", "prompt_tokens": "use.in", "output_tokens": "use.out", "tenant": "app"
+    }  # fmt: skip
+    values = {
+        "traffic.trace": str(log),
+        "traffic.columns": columns,
+        "traffic.units": {"arrival_s": "ms"},
+        "traffic.keep_zero_tokens": True,
+    }
+    frame = draw(with_values(chat, values)).frame
+    assert frame["arrival_s"].tolist() == [1, 2, 3]
+    assert frame["prompt_tokens"].tolist() == [10, 11, 12]
+    assert set(frame["tenant"]) == {"A"}
+    again = with_values(chat, {**values, "traffic.units": {"arrival_s": "s"}})
+    assert draw(again).frame["arrival_s"].tolist() == [1000, 2000, 3000]
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"traffic.columns": {"arrival": "at"}}, "traffic.columns: arrival: none of the columns"),
+        ({"traffic.columns": {"arrival_s": "at"}}, r"mapping: a column of the file .*got 'at'"),
+        ({"traffic.units": {"arrival_s": "h"}}, "traffic.units.arrival_s"),
+        ({"traffic.format": "azur"}, "format: one of auto, azure.*got 'azur'"),
+    ],
+)
+def test_a_reading_that_makes_no_sense_is_an_error(chat, tmp_path, values, rule):
+    file = tmp_path / "trace.csv"
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n1,1,1\n2,2,2\n")
+    with pytest.raises(DataError, match=rule):
+        draw(with_values(chat, {"traffic.trace": str(file), **values}))
