@@ -215,7 +215,7 @@ def _shape_rates(scenario: Scenario) -> dict[str, float]:
     Of steps it is the first level, of a spike its base, of any other planned shape its mean. Of a
     closed loop it is an upper bound, the users over their mean think time: answers take time too.
     Source (bound): Denning and Buzen, "The operational analysis of queueing network models", ACM
-    Computing Surveys 10(3), 1978, section 5.
+    Computing Surveys 10(3), 1978 (bottleneck analysis).
     """
     shape = scenario.traffic.shape
     total = math.nan

@@ -90,7 +90,7 @@ def test_the_interactive_response_time_law_and_its_bounds_hold(single_queue, use
     """X = N / (R + Z), whatever the laws; X <= min(N / (S + Z), 1 / S).
 
     Source: Denning and Buzen, "The operational analysis of queueing network models", ACM Computing
-    Surveys 10(3), 1978, sections 4 and 5.
+    Surveys 10(3), 1978 (interactive response time formula, bottleneck analysis).
     """
     scenario = single_queue(1, exponential=False, **interactive(users, 5.0, law="fixed"))
     run = simulate(scenario, seed=1)

@@ -179,7 +179,7 @@ LAWS = {
 def test_processor_sharing_answers_as_mg1_ps_says_whatever_the_law(build, trace_of, law):
     """Mean response E[S] / (1 - load), the same for every law of the work.
 
-    Source: Kleinrock, "Queueing Systems" II, 1976, eq. 4.17.
+    Source: Kleinrock, "Queueing Systems" II, 1976, section 4.4.
     """
     load, n = 0.6, 4000
     scenario = shared(build, [("a", "a", ALL)], [one_at_a_time("a", 40)])
@@ -198,7 +198,7 @@ def test_processor_sharing_answers_as_mg1_ps_says_whatever_the_law(build, trace_
 
 
 def test_processor_sharing_is_fair_a_request_takes_in_proportion_to_its_work(build, trace_of):
-    """A request of work x takes x / (1 - load) on average. Source: Kleinrock II, 1976, eq. 4.16."""
+    """A request of work x takes x / (1 - load) on average. Source: as above."""
     load, n = 0.5, 4000
     scenario = shared(build, [("a", "a", ALL)], [one_at_a_time("a", 40)])
     traces = []
