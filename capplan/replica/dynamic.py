@@ -7,7 +7,7 @@ Source: NVIDIA, "Triton Inference Server User Guide", section "Dynamic Batcher"
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
@@ -43,6 +43,11 @@ class DynamicEngine:
         self._batch: list[Job] = []
         self._aborted: set[Job] = set()
         self._free_since_s = 0.0
+
+    @property
+    def running(self) -> Iterable[Job]:
+        """Return the requests of the running batch."""
+        return self._batch
 
     @property
     def prefilling(self) -> int:

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from capplan.replica.job import Job
-from capplan.replica.waiting import WaitingLine
 
 
-class Engine(Protocol):
-    """A replica's batching: it forms steps (or batches) and says how long each takes."""
+class Line(Protocol):
+    """A line of jobs that wait."""
 
-    waiting: WaitingLine[Job]
-    """The scheduler queue."""
+    def __len__(self) -> int: ...
+
+    def __contains__(self, job: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[Job]: ...
+
+    def push(self, job: Job, now_s: float) -> None:
+        """Let a job wait from now on."""
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out wherever it stands; False if it does not wait here."""
+
+    def oldest(self) -> tuple[float, Job] | None:
+        """Return since when the longest waiting job waits, and the job; None if nobody does."""
+
+
+class Batch(Protocol):
+    """A replica's batching, as it shows itself: limits, what it holds, totals."""
+
     joins_running: bool
     """Whether a new job joins those that run, at the next step."""
     has_kv: bool
     places: int
     """Most jobs that one step or batch holds."""
-    steps: int
-    sequences: int
-    prefill_tokens: int
-    output_tokens: int
+
+    @property
+    def waiting(self) -> Line:
+        """The scheduler queue."""
+
+    @property
+    def steps(self) -> int:
+        """Steps or batches begun."""
+
+    @property
+    def sequences(self) -> int:
+        """Jobs scheduled, over all steps."""
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens computed."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens made."""
 
     @property
     def wake_s(self) -> float:
@@ -40,11 +73,19 @@ class Engine(Protocol):
         """Jobs that decode."""
 
     @property
+    def running(self) -> Iterable[Job]:
+        """Jobs that the step or batch in service holds."""
+
+    @property
     def kv_usage_fraction(self) -> float:
         """Share of KV blocks in use; NaN without KV blocks."""
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
+
+
+class Engine(Batch, Protocol):
+    """A replica's batching: it forms steps (or batches) and says how long each takes."""
 
     def begin(self, now_s: float) -> float | None:
         """Form the next step; return how long it takes, None if none is due."""

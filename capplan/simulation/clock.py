@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from heapq import heappush
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 import simpy
+
+ROOM = 1_000_000
+"""Ranks of one's own, between two kinds of events."""
 
 
 class Rank(IntEnum):
@@ -19,15 +23,17 @@ class Rank(IntEnum):
 
     ARRIVE = 0
     """Something reaches a layer: a request, an answer, the end of an overhead."""
-    STEP = 1
-    """A step or batch ends."""
-    FAULT = 2
+    STEP = ROOM
+    """A step or batch ends: of the first replica first."""
+    FAULT = 2 * ROOM
     """A replica crashes or returns."""
-    TIMER = 3
+    TIMER = 3 * ROOM
     """A deadline, a timeout or a wait limit passes."""
-    START = 4
+    START = 4 * ROOM
     """A free replica starts a step or batch."""
-    SAMPLE = 5
+    SETTLE = 5 * ROOM
+    """What runs on a shared host gets its speed."""
+    SAMPLE = 6 * ROOM
     """The timeline is sampled."""
 
 
@@ -60,20 +66,46 @@ class Clock(simpy.Environment):
 
     SimPy schedules by delay, and ``now + (t - now)`` is not always ``t``; moments that the log
     keeps must not depend on such rounding, so absolute times go onto the heap as they are.
+
+    Attributes
+    ----------
+    reached
+        The highest rank of what has happened at this instant.
     """
 
-    def at(self, time_s: float, rank: Rank, call: Callable[[Any], None], argument: Any) -> Alarm:
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = -1
+        self._step_ranks = count(int(Rank.STEP))
+
+    def at(self, time_s: float, rank: int, call: Callable[[Any], None], argument: Any) -> Alarm:
         """Schedule ``call(argument)`` at a time that is not past; return the alarm."""
         alarm = Alarm(call, argument)
         heappush(self._queue, (time_s, rank, next(self._eid), alarm))  # type: ignore[misc]
         return alarm
 
+    def step_rank(self) -> int:
+        """Return a rank for the ends of one replica's steps, behind those given before."""
+        return next(self._step_ranks)
+
+    def step(self) -> None:
+        """Process the next event."""
+        time_s, rank, _, event = heappop(self._queue)
+        if time_s > self._now:
+            self._now, self.reached = time_s, rank
+        elif rank > self.reached:
+            self.reached = rank
+        callbacks = event.callbacks
+        event.callbacks = None  # type: ignore[assignment]
+        for callback in callbacks or ():
+            callback(event)
+
     def run_while(self, busy: Callable[[], bool], until_s: float) -> float:
         """Process events up to ``until_s``, as long as ``busy()``; return the time reached."""
-        queue = self._queue
+        queue, step = self._queue, self.step
         while busy():
             if not queue or queue[0][0] > until_s:
-                self._now = until_s
+                self._now, self.reached = until_s, 7 * ROOM
                 break
-            self.step()
-        return float(self.now)
+            step()
+        return float(self._now)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.dynamic import DynamicEngine
-from capplan.replica.engine import Engine
+from capplan.replica.engine import Batch
 from capplan.replica.latency import batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
 from capplan.scenario import ContinuousBatching, DynamicBatching, Pool, ServiceLaw
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock
+from capplan.simulation.machine import Machine, Rates, Share
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import Replica
 from capplan.simulation.routing import ROUTES
+from capplan.simulation.steps import StepByStep, Steps
 
 if TYPE_CHECKING:
     import numpy as np
+
+logger = logging.getLogger(__name__)
+
+EngineKind = Literal["fast", "reference"]
+"""``fast``: compiled steps wherever a pool's batching has them; ``reference``: never."""
 
 
 class Downstream(Protocol):
@@ -42,21 +50,29 @@ class ServingPool:
         gateway: Downstream,
         routing: np.random.Generator,
         service: np.random.Generator,
+        engine: EngineKind = "fast",
+        machines: Mapping[str, Machine] | None = None,
+        demands: Mapping[str, Rates] | None = None,
     ) -> None:
         self.name = pool.name
         self.queue = BoundedQueue(
             pool.queue, layer="service_queue", clock=clock, expired=gateway.failed
         )
-        build = _engine_factory(pool, service)
+        on = [machines[name] for name in pool.hosts] if machines else []
+        build = _steps_factory(
+            pool, service=service, clock=clock, engine="reference" if on else engine
+        )
+        drivers = [build() for _ in range(pool.replicas)]
         self.replicas = tuple(
             Replica(
                 f"{pool.name}-{index}",
-                engine=build(),
+                steps=steps,
                 scheduler=pool.batching.scheduler,
                 clock=clock,
                 pool=self,
+                share=_share(steps.engine, on[index % len(on)], demands or {}) if on else None,
             )
-            for index in range(pool.replicas)
+            for index, steps in enumerate(drivers)
         )
         self._clock = clock
         self._gateway = gateway
@@ -110,6 +126,11 @@ class ServingPool:
             self._route(self.replicas, candidates).submit(line.pop())
         self._dispatching = False
 
+    def write(self) -> None:
+        """Write on all attempts that are still in a replica what has happened to them."""
+        for replica in self.replicas:
+            replica.write()
+
     def crash(self, count: int) -> list[Replica]:
         """Stop the first ``count`` replicas in service; return them."""
         hit = [replica for replica in self.replicas if replica.up][:count]
@@ -129,18 +150,37 @@ class ServingPool:
         return next(replica for replica in self.replicas if replica.name == attempt.replica)
 
 
-def _engine_factory(pool: Pool, service: np.random.Generator) -> Callable[[], Engine]:
+def _share(engine: Batch, machine: Machine, demands: Mapping[str, Rates]) -> Share:
+    return Share(machine, demands=demands, running=lambda: engine.running)
+
+
+def _steps_factory(
+    pool: Pool, *, service: np.random.Generator, clock: Clock, engine: EngineKind
+) -> Callable[[], Steps]:
     """Return the one place where a pool's ``batching.kind`` becomes an engine."""
     batching = pool.batching
     if isinstance(batching, DynamicBatching):
         seconds = _service_seconds(batching.service, service)
-        return lambda: DynamicEngine(batching, batch_seconds=seconds)
-    return _continuous_factory(pool, batching)
+        return lambda: StepByStep(DynamicEngine(batching, batch_seconds=seconds), clock=clock)
+    return _continuous_factory(pool, batching, clock=clock, engine=engine)
 
 
-def _continuous_factory(pool: Pool, batching: ContinuousBatching) -> Callable[[], Engine]:
+def _continuous_factory(
+    pool: Pool, batching: ContinuousBatching, *, clock: Clock, engine: EngineKind
+) -> Callable[[], Steps]:
     law, blocks = step_time(pool), kv_blocks(pool)
-    return lambda: ContinuousEngine(batching, step_time=law, kv_blocks=blocks)
+    if engine == "fast":
+        from capplan.replica.fast import FastEngine, unsupported
+
+        missing = unsupported(batching, law)
+        if not missing:
+            return lambda: FastEngine(
+                batching, step_time=law, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
+            )
+        logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(missing))
+    return lambda: StepByStep(
+        ContinuousEngine(batching, step_time=law, kv_blocks=blocks), clock=clock
+    )
 
 
 def _service_seconds(law: ServiceLaw, rng: np.random.Generator) -> Callable[[int, float], float]:

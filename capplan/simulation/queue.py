@@ -26,9 +26,9 @@ class BoundedQueue:
         layer: str,
         clock: Clock,
         expired: Callable[[Attempt, Failure], None],
-        line: WaitingLine[Any] | None = None,
+        line: Any = None,
     ) -> None:
-        self.line: WaitingLine[Any] = WaitingLine(rules.order) if line is None else line
+        self.line: Any = WaitingLine(rules.order) if line is None else line
         self.refused = 0
         self._length = rules.length
         self._limit_s = rules.wait_limit_s

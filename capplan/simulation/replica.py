@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
-from capplan.replica.engine import Engine
+from capplan.replica.engine import Batch
 from capplan.replica.job import Job
 from capplan.scenario import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
+from capplan.simulation.machine import Share
 from capplan.simulation.queue import BoundedQueue
+from capplan.simulation.steps import Steps
 
 CRASH = "crash"
 BAD_REQUEST, BAD_GATEWAY = 400, 502
@@ -35,15 +38,20 @@ class Replica:
     ----------
     in_flight
         Attempts it holds, including those given up that have not left yet.
-    begun_s
-        Length of all steps begun, including all of the running one.
     """
 
     def __init__(
-        self, name: str, *, engine: Engine, scheduler: Queue, clock: Clock, pool: Upstream
+        self,
+        name: str,
+        *,
+        steps: Steps,
+        scheduler: Queue,
+        clock: Clock,
+        pool: Upstream,
+        share: Share | None = None,
     ) -> None:
         self.name = name
-        self.engine = engine
+        self.engine: Batch = steps.engine
         self.up = True
         self.in_flight = 0
         self._clock = clock
@@ -53,14 +61,17 @@ class Replica:
             layer="scheduler_queue",
             clock=clock,
             expired=self._expired,
-            line=engine.waiting,
+            line=self.engine.waiting,
         )
-        self.begun_s = 0.0
-        self._step_end_s: float | None = None
-        self._step: Alarm | None = None
+        self._steps = steps
+        self._rank = steps.rank
+        self._end_s = math.inf
+        self._end: Alarm | None = None
         self._start: Alarm | None = None
         self._start_s = 0.0
         self._ending = False
+        self._share = share
+        self._joining: dict[Attempt, None] = {}
 
     @property
     def refused(self) -> int:
@@ -68,16 +79,21 @@ class Replica:
         return self._queue.refused
 
     @property
+    def begun_s(self) -> float:
+        """Return the length of all steps begun, including all of the running one, s."""
+        return self._steps.begun_s
+
+    @property
     def busy_s(self) -> float:
         """Return for how long the replica has computed until now, s."""
-        if self._step_end_s is None:
-            return self.begun_s
-        return self.begun_s - (self._step_end_s - self._clock.now)
+        if self._steps.end_s == math.inf:
+            return self._steps.begun_s
+        return self._steps.begun_s - (self._steps.step_end_s - self._clock.now)
 
     @property
     def idle(self) -> bool:
         """Return whether the replica computes nothing and holds nothing."""
-        return self._step_end_s is None and not self.in_flight
+        return self._steps.end_s == math.inf and not self.in_flight
 
     def submit(self, attempt: Attempt) -> None:
         """Take an attempt into the scheduler queue, or refuse it."""
@@ -87,7 +103,7 @@ class Replica:
         if reason := engine.refusal(attempt):
             self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, BAD_REQUEST))
             return
-        free = self._step_end_s is None
+        free = self._steps.end_s == math.inf
         room = engine.places - engine.prefilling - engine.decoding if free else 0
         if not self._queue.enter(attempt, room=room):
             self._pool.failed(attempt, self._queue.full)
@@ -101,30 +117,38 @@ class Replica:
 
     def _wait_for_step(self, attempt: Attempt) -> None:
         """Book the wait until the running step ends; a dynamic batch is no step to wait for."""
-        if self.engine.joins_running and self._step_end_s is not None:
-            attempt.batch_window_s = self._step_end_s - attempt.scheduler_queue_in_s
+        if self.engine.joins_running:
+            self._set_end()
+            attempt.batch_window_s = self._end_s - attempt.scheduler_queue_in_s
+            if self._share is not None:
+                self._joining[attempt] = None
 
     def withdraw(self, attempt: Attempt) -> None:
         """Give an attempt up: from the queue at once, from a running batch when the step ends."""
-        if self.engine.abort(attempt):
+        gone = self._steps.abort(attempt)
+        self._set_end()
+        if gone:
             self._left(attempt)
             self._pool.freed()
 
     def crash(self) -> None:
         """Stop: everything here fails, until :meth:`restore`."""
-        lost = self.engine.clear()
+        lost = self._steps.clear()
+        self._leave_host()
         self._queue.clear()
-        for alarm in (self._step, self._start):
-            if alarm is not None:
-                alarm.cancel()
-        if self._step_end_s is not None:
-            self.begun_s -= self._step_end_s - self._clock.now
-        self._step = self._start = self._step_end_s = None
+        self._set_end()
+        if self._start is not None:
+            self._start.cancel()
+            self._start = None
         self.up, self.in_flight = False, 0
         for job in lost:
             attempt = _attempt(job)
             self._end_window(attempt)
             self._pool.failed(attempt, Failure("failed", attempt.layer, CRASH, BAD_GATEWAY))
+
+    def write(self) -> None:
+        """Write on all attempts that are still here what has happened to them."""
+        self._steps.write()
 
     def restore(self) -> None:
         """Return empty."""
@@ -144,23 +168,50 @@ class Replica:
         self._begin()
 
     def _begin(self) -> None:
-        now_s = self._clock.now
-        seconds = self.engine.begin(now_s)
-        if seconds is not None:
-            self.begun_s += seconds
-            self._step_end_s = now_s + seconds
-            self._step = self._clock.at(self._step_end_s, Rank.STEP, self._on_end, None)
+        self._steps.start(self._clock.now)
+        if self._steps.end_s < math.inf:
+            self._set_end()
+            if self._share is not None:
+                self._share.begin(self, self._end_s - self._clock.now)
         elif self.engine.waiting:
             self._start_at(self.engine.wake_s)
 
     def _on_end(self, _: None) -> None:
-        self._step_end_s = self._step = None
-        left = self.engine.end(self._clock.now)
+        self._end_s, self._end = math.inf, None
+        self._leave_host()
+        left = self._steps.finish()
         if left:
             self._ending = True
             self._tell(left)
             self._ending = False
-        self._begin()
+        if self._steps.end_s < math.inf:
+            self._set_end()
+        else:
+            self._begin()
+
+    def end_moves(self, end_s: float) -> None:
+        """Know that the host gives the running step or batch another speed."""
+        self._steps.move_end(end_s)
+        self._set_end()
+        for attempt in self._joining:
+            attempt.batch_window_s = end_s - attempt.scheduler_queue_in_s
+
+    def _leave_host(self) -> None:
+        if self._share is not None:
+            self._share.end(self)
+            self._joining.clear()
+
+    def _set_end(self) -> None:
+        """Wake up when the known steps end, and no longer when they were to end before."""
+        end_s = self._steps.end_s
+        if end_s == self._end_s:
+            return
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        self._end_s = end_s
+        if end_s < math.inf:
+            self._end = self._clock.at(end_s, self._rank, self._on_end, None)
 
     def _tell(self, left: list[Job]) -> None:
         self.in_flight -= len(left)
@@ -178,8 +229,10 @@ class Replica:
         """Cut the wait for the running step at the moment the attempt leaves unserved."""
         waited_s = self._clock.now - attempt.scheduler_queue_in_s
         attempt.batch_window_s = min(attempt.batch_window_s, waited_s)
+        self._joining.pop(attempt, None)
 
     def _expired(self, attempt: Attempt, failure: Failure) -> None:
+        self._set_end()
         self._left(attempt)
         self._pool.failed(attempt, failure)
         self._pool.freed()

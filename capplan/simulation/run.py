@@ -15,7 +15,8 @@ from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import crowd
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.log import request_log, requests_of
-from capplan.simulation.pool import ServingPool
+from capplan.simulation.machine import Machine, demands_of
+from capplan.simulation.pool import EngineKind, ServingPool
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 
@@ -36,7 +37,12 @@ class Stream(IntEnum):
 
 
 def simulate(
-    scenario: Scenario, *, trace: Trace | None = None, seed: int = 0, replication: int = 0
+    scenario: Scenario,
+    *,
+    trace: Trace | None = None,
+    seed: int = 0,
+    replication: int = 0,
+    engine: EngineKind = "fast",
 ) -> RunResult:
     """Return what happens to a trace under a scenario.
 
@@ -53,13 +59,17 @@ def simulate(
         The drawn trace, run as it is; None draws it from the scenario's traffic.
     seed, replication
         Name the random numbers: of the drawn trace, and of backoff, routing and service.
+    engine
+        How the steps of continuous batching are computed: ``fast`` by machine code, where there
+        is some for all of a pool's batching, else as ``reference``: in Python, one after the
+        other. The tables are the same.
     """
     started = time.perf_counter()
     if trace is None:
         from capplan.traffic.draw import draw
 
         trace = draw(scenario, seed=seed, replication=replication)
-    run = _Run(scenario, trace, seed=seed, replication=replication)
+    run = _Run(scenario, trace, seed=seed, replication=replication, engine=engine)
     duration_s = run.play()
     log = request_log(
         run.callers.attempts,
@@ -81,7 +91,15 @@ def simulate(
 class _Run:
     """The parts of one run, wired together."""
 
-    def __init__(self, scenario: Scenario, trace: Trace, *, seed: int, replication: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        trace: Trace,
+        *,
+        seed: int,
+        replication: int,
+        engine: EngineKind = "fast",
+    ) -> None:
         self.clock = clock = Clock()
         closed = is_closed(trace)
         self.last_arrival_s = float(trace.frame["arrival_s"].iloc[-1])
@@ -106,6 +124,8 @@ class _Run:
         self.gateway = GatewayHost(
             scenario.gateway, clock=clock, network_s=network_s, returned=self.callers.returned
         )
+        machines = {host.name: Machine(host, clock=clock) for host in scenario.hosts}
+        demands = demands_of(scenario)
         routing = stream(seed, replication, Stream.ROUTING).spawn(len(scenario.pools))
         service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
         self.pools = {
@@ -115,6 +135,9 @@ class _Run:
                 gateway=self.gateway,
                 routing=routing[index],
                 service=service[index],
+                engine=engine,
+                machines=machines,
+                demands=demands,
             )
             for index, pool in enumerate(scenario.pools)
         }
@@ -131,7 +154,10 @@ class _Run:
     def play(self) -> float:
         """Run to the end; return when that was, s."""
         self.callers.start(self.gateway)
-        return self.clock.run_while(self._busy, self.until_s)
+        duration_s = self.clock.run_while(self._busy, self.until_s)
+        for pool in self.pools.values():
+            pool.write()
+        return duration_s
 
     def _busy(self) -> bool:
         callers = self.callers

@@ -1,0 +1,701 @@
+"""The step loop of a continuously batching replica, compiled: the same steps, many at a time.
+
+What each function does and why is said in :mod:`capplan.replica.continuous`, whose every decision
+is repeated here, on arrays: jobs are rows (*slots*), queues are heaps of rows of integers. What is
+new is the *plan*: a step with prefills, followed by steps in which nobody joins, leaves or is
+preempted, whose ends are therefore known ahead. Whoever owns the arrays is woken at the end of the
+plan, or earlier if :func:`join` or :func:`withdraw` cut it short.
+
+numba does not see that a function in another module was edited, so everything that is compiled,
+and every constant it uses, is in this module.
+"""
+
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.replica.jit import compiled
+
+State = Any
+"""One record of ``STATE``."""
+Whole = NDArray[np.int64]
+Numbers = NDArray[np.float64]
+
+PLAN_STEPS = 128
+"""Most steps of a plan."""
+
+LINEAR, ROOFLINE = 0.0, 1.0
+"""Kinds of step laws, the first number of a law."""
+
+STATE = np.dtype(
+    [
+        (name, np.int64)
+        for name in [
+            *("places", "max_tokens", "block_tokens", "kv_blocks", "chunked", "by_priority"),
+            *("step", "free_blocks", "running", "decoding", "context_tokens", "partial", "newest"),
+            *("admissions", "tickets", "waiting", "waiting_rows", "ends_rows", "chunks", "aborted"),
+            *("planned", "passed"),
+            *("steps", "sequences", "prefill_tokens", "output_tokens", "preemptions"),
+        ]
+    ]
+    + [("begun_s", np.float64)]
+)
+"""One replica: its limits, what runs, and the uncompiled engine's totals.
+
+``partial`` and ``newest`` are slots, -1 = none; ``planned`` steps are in the plan, of which
+``passed`` are over; ``*_rows`` are the sizes of heaps, with rows of jobs that left.
+"""
+
+JOB = np.dtype(
+    [
+        (name, np.int64)
+        for name in [
+            *("prompt_tokens", "output_tokens", "priority", "known_tokens", "computed_tokens"),
+            *("prefilled_tokens", "generated_tokens", "finish_step", "phase", "admission"),
+            *("ticket", "running", "aborted", "older", "newer", "batch_id", "batch_size"),
+        ]
+    ]
+    + [("batch_in_s", np.float64), ("prefill_end_s", np.float64)]
+)
+"""One slot. ``ticket`` is 0 when it does not wait; ``older`` and ``newer`` chain the running."""
+
+LEFT = (
+    "slot",
+    "done",
+    "batch_in_s",
+    "prefill_end_s",
+    "batch_id",
+    "batch_size",
+    "prefilled_tokens",
+    "generated_tokens",
+)
+"""Columns of what is said of a job that leaves; ``done``: its last token was made."""
+
+END_S, SECONDS = 0, 1
+"""Columns of the plan: when a step ends, and how long it takes."""
+
+
+class Arrays(NamedTuple):
+    """Everything about one replica."""
+
+    state: Any
+    """One ``STATE``."""
+    jobs: Any
+    """Slots (``JOB``)."""
+    waiting: Whole
+    """Rank, ticket, slot of those that wait."""
+    ends: Whole
+    """Last step, admission, slot of those that decode."""
+    chunks: Whole
+    """Slot and tokens of the prefills of the running step."""
+    phases: Whole
+    """How many sequences need a block at each phase."""
+    plan: Numbers
+    """Ends and lengths of the planned steps."""
+    left: Numbers
+    """What is said of those that left (``LEFT``)."""
+    law: Numbers
+    """The step time."""
+
+
+# --- step time -----------------------------------------------------------------------------------
+
+
+@compiled
+def step_seconds(
+    law: Numbers, tokens: float, pairs: float, sequences: float, context: float
+) -> float:
+    """Return the duration of a step, s; the arguments are those of ``StepTime.seconds``."""
+    if law[0] == LINEAR:
+        return float(law[1] + law[2] * tokens + law[3] * sequences + law[4] * context)
+    return _roofline_seconds(law, tokens, pairs, sequences, context)
+
+
+@compiled
+def _roofline_seconds(
+    law: Numbers, prefill_tokens: float, pairs: float, sequences: float, context: float
+) -> float:
+    """Return the sum of ``RooflineStepTime.seconds``, in its order."""
+    tokens = prefill_tokens + sequences
+    moved = law[3]
+    if law[12] != 0.0:
+        moved += law[12] * (1.0 - law[13] ** tokens)
+    head = law[6] * sequences
+    seconds = (
+        law[1]
+        + law[2] * sequences
+        + max(law[4] * tokens, moved)
+        + max(head, law[5])
+        + law[7] * tokens
+        + law[8] * pairs
+        + law[9] * context
+    )
+    if law[11] != 0.0:
+        seconds += law[11] * min(context, law[10] * sequences)
+    return seconds
+
+
+# --- heaps of rows of integers, ordered by their first two ---------------------------------------
+
+
+@compiled
+def _copy_row(heap: Whole, to: int, row: int) -> None:
+    heap[to, 0], heap[to, 1], heap[to, 2] = heap[row, 0], heap[row, 1], heap[row, 2]
+
+
+@compiled
+def _heap_push(heap: Whole, size: int, first: int, second: int, slot: int) -> None:
+    at = size
+    while at > 0:
+        parent = (at - 1) >> 1
+        if heap[parent, 0] < first or (heap[parent, 0] == first and heap[parent, 1] <= second):
+            break
+        _copy_row(heap, at, parent)
+        at = parent
+    heap[at, 0], heap[at, 1], heap[at, 2] = first, second, slot
+
+
+@compiled
+def _heap_pop(heap: Whole, size: int) -> None:
+    """Take the first row out of a heap of that size."""
+    last = size - 1
+    first, second, slot = heap[last, 0], heap[last, 1], heap[last, 2]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= last:
+            break
+        other = child + 1
+        if other < last and (
+            heap[other, 0] < heap[child, 0]
+            or (heap[other, 0] == heap[child, 0] and heap[other, 1] < heap[child, 1])
+        ):
+            child = other
+        if heap[child, 0] > first or (heap[child, 0] == first and heap[child, 1] >= second):
+            break
+        _copy_row(heap, at, child)
+        at = child
+    heap[at, 0], heap[at, 1], heap[at, 2] = first, second, slot
+
+
+# --- the waiting line ----------------------------------------------------------------------------
+
+
+@compiled
+def _wait(r: Arrays, slot: int, ticket: int) -> None:
+    """Let a job wait; rows of jobs that left are dropped when the heap is full."""
+    s = r.state[0]
+    if s.waiting_rows == len(r.waiting):
+        rows = 0
+        for row in range(s.waiting_rows):
+            first, second, who = r.waiting[row, 0], r.waiting[row, 1], r.waiting[row, 2]
+            if r.jobs[who].ticket == second:
+                _heap_push(r.waiting, rows, first, second, who)
+                rows += 1
+        s.waiting_rows = rows
+    r.jobs[slot].ticket = ticket
+    rank = r.jobs[slot].priority if s.by_priority else 0
+    _heap_push(r.waiting, s.waiting_rows, rank, ticket, slot)
+    s.waiting_rows += 1
+    s.waiting += 1
+
+
+@compiled
+def _first_waiting(r: Arrays) -> int:
+    """Return the slot that is served next, -1 if nobody waits."""
+    s = r.state[0]
+    while s.waiting_rows:
+        slot = r.waiting[0, 2]
+        if r.jobs[slot].ticket == r.waiting[0, 1]:
+            return slot
+        _heap_pop(r.waiting, s.waiting_rows)
+        s.waiting_rows -= 1
+    return -1
+
+
+@compiled
+def _stop_waiting(r: Arrays, slot: int) -> None:
+    r.jobs[slot].ticket = 0
+    r.state[0].waiting -= 1
+
+
+# --- running sequences and their blocks ----------------------------------------------------------
+
+
+@compiled
+def _blocks(s: State, tokens: int) -> int:
+    return (tokens + s.block_tokens - 1) // s.block_tokens
+
+
+@compiled
+def _release(r: Arrays, slot: int) -> None:
+    """Take a sequence out of the running batch and free its blocks (between two steps)."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    if job.older >= 0:
+        r.jobs[job.older].newer = job.newer
+    if job.newer >= 0:
+        r.jobs[job.newer].older = job.older
+    else:
+        s.newest = job.older
+    job.running = 0
+    s.running -= 1
+    if job.finish_step == 0:
+        s.free_blocks += _blocks(s, job.computed_tokens)
+        if s.partial == slot:
+            s.partial = -1
+        return
+    job.generated_tokens = job.output_tokens - (job.finish_step - s.step)
+    context = job.prompt_tokens + job.generated_tokens
+    s.free_blocks += _blocks(s, context - 1)
+    r.phases[job.phase] -= 1
+    s.decoding -= 1
+    s.context_tokens -= context
+    job.finish_step = 0
+
+
+@compiled
+def _victim(r: Arrays) -> int:
+    """Return the last admitted; by priority, the last admitted of the lowest."""
+    s = r.state[0]
+    worst = s.newest
+    if s.by_priority:
+        slot = r.jobs[worst].older
+        while slot >= 0:
+            if r.jobs[slot].priority > r.jobs[worst].priority:
+                worst = slot
+            slot = r.jobs[slot].older
+    return worst
+
+
+@compiled
+def _preempt(r: Arrays, slot: int, started: bool) -> None:
+    """Send a job back to the queue; ``started``: it may hold its block of this step."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    if started and job.finish_step and job.phase == -s.step % s.block_tokens:
+        s.free_blocks += 1
+    _release(r, slot)
+    s.preemptions += 1
+    s.tickets += 1
+    _wait(r, slot, -s.tickets)
+
+
+# --- forming a step ------------------------------------------------------------------------------
+
+
+@compiled
+def _schedule(r: Arrays, slot: int, chunk: int) -> float:
+    """Give a prefill its chunk of this step; return the attended pairs."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    before = job.computed_tokens
+    s.free_blocks -= _blocks(s, before + chunk) - _blocks(s, before)
+    r.chunks[s.chunks, 0], r.chunks[s.chunks, 1] = slot, chunk
+    s.chunks += 1
+    s.partial = slot if before + chunk < job.known_tokens else -1
+    return chunk * (before + chunk / 2)
+
+
+@compiled
+def _decode_blocks(r: Arrays) -> None:
+    """Allocate what decoding needs in this step, preempting where there is not enough."""
+    s = r.state[0]
+    phase = -s.step % s.block_tokens
+    while r.phases[phase] > s.free_blocks:
+        _preempt(r, _victim(r), False)
+    s.free_blocks -= r.phases[phase]
+
+
+@compiled
+def _continue_prefill(r: Arrays, budget: int) -> tuple[int, float]:
+    """Schedule the next chunk of the partial prefill; return its tokens and pairs."""
+    s = r.state[0]
+    slot = s.partial
+    before = r.jobs[slot].computed_tokens
+    chunk = min(r.jobs[slot].known_tokens - before, budget)
+    needed = _blocks(s, before + chunk) - _blocks(s, before)
+    while needed > s.free_blocks:
+        victim = _victim(r)
+        _preempt(r, victim, True)
+        if victim == slot:
+            return 0, 0.0
+    return chunk, _schedule(r, slot, chunk)
+
+
+@compiled
+def _admit(r: Arrays, budget: int, now_s: float) -> tuple[float, bool]:
+    """Admit while tokens, places and blocks last; return the pairs, and if tokens ran out."""
+    s = r.state[0]
+    pairs = 0.0
+    first_new, out_of_tokens = s.chunks, False
+    while s.running < s.places:
+        slot = _first_waiting(r)
+        if slot < 0:
+            break
+        job = r.jobs[slot]
+        known = job.prompt_tokens + job.generated_tokens
+        if budget <= 0 or (known > budget and not s.chunked):
+            out_of_tokens = True
+            break
+        chunk = min(known, budget)
+        if _blocks(s, chunk) > s.free_blocks:
+            break
+        _stop_waiting(r, slot)
+        s.admissions += 1
+        job.admission = s.admissions
+        job.known_tokens, job.computed_tokens = known, 0
+        job.running, job.older, job.newer = 1, s.newest, -1
+        if s.newest >= 0:
+            r.jobs[s.newest].newer = slot
+        s.newest = slot
+        s.running += 1
+        pairs += _schedule(r, slot, chunk)
+        budget -= chunk
+    size = s.decoding + s.chunks
+    for row in range(first_new, s.chunks):
+        job = r.jobs[r.chunks[row, 0]]
+        if math.isnan(job.batch_in_s):
+            job.batch_in_s = now_s
+            job.batch_id, job.batch_size = s.steps + 1, size
+    return pairs, out_of_tokens
+
+
+@compiled
+def _begin(r: Arrays, now_s: float) -> float:
+    """Form the next step and plan ahead; return when the plan ends, s: inf if nothing is to do."""
+    s = r.state[0]
+    preemptions, out_of_tokens, pairs = s.preemptions, False, 0.0
+    s.chunks = s.planned = s.passed = 0
+    _decode_blocks(r)
+    budget = s.max_tokens - s.decoding
+    if s.partial >= 0:
+        chunk, pairs = _continue_prefill(r, budget)
+        budget -= chunk
+    if s.waiting and s.preemptions == preemptions:
+        more, out_of_tokens = _admit(r, budget, now_s)
+        pairs += more
+    if not s.running:
+        return math.inf
+    tokens = 0
+    for row in range(s.chunks):
+        tokens += r.chunks[row, 1]
+    seconds = step_seconds(r.law, float(tokens), pairs, float(s.decoding), float(s.context_tokens))
+    r.plan[0, END_S], r.plan[0, SECONDS] = now_s + seconds, seconds
+    s.planned = 1
+    _begun(s, tokens, s.decoding + s.chunks, seconds)
+    nobody_joins = s.chunks == 0 or not out_of_tokens
+    undisturbed = s.preemptions == preemptions and not s.aborted
+    if s.partial < 0 and undisturbed and nobody_joins:
+        _look_ahead(r)
+    return r.plan[s.planned - 1, END_S]
+
+
+@compiled
+def _begun(s: State, tokens: int, sequences: int, seconds: float) -> None:
+    s.steps += 1
+    s.prefill_tokens += tokens
+    s.sequences += sequences
+    s.begun_s += seconds
+
+
+@compiled
+def _look_ahead(r: Arrays) -> None:
+    """Plan the steps until somebody finishes or blocks run out; nobody joins meanwhile."""
+    s = r.state[0]
+    while s.ends_rows:
+        job = r.jobs[r.ends[0, 2]]
+        if job.finish_step == r.ends[0, 0] and job.admission == r.ends[0, 1]:
+            break
+        _heap_pop(r.ends, s.ends_rows)
+        s.ends_rows -= 1
+    steps = PLAN_STEPS
+    if s.ends_rows:
+        steps = min(steps, r.ends[0, 0] - s.step)
+    context = s.context_tokens + s.decoding
+    for row in range(s.chunks):
+        job = r.jobs[r.chunks[row, 0]]
+        steps = min(steps, job.output_tokens - job.generated_tokens)
+        context += job.known_tokens + 1
+    decoding = s.decoding + s.chunks
+    _mark_phases(r, 1)
+    free = s.free_blocks
+    while s.planned < steps:
+        needed = r.phases[-(s.step + s.planned) % s.block_tokens]
+        if needed > free:
+            break
+        free -= needed
+        seconds = step_seconds(r.law, 0.0, 0.0, float(decoding), float(context))
+        r.plan[s.planned, END_S] = r.plan[s.planned - 1, END_S] + seconds
+        r.plan[s.planned, SECONDS] = seconds
+        s.planned += 1
+        context += decoding
+    _mark_phases(r, -1)
+
+
+@compiled
+def _mark_phases(r: Arrays, change: int) -> None:
+    """Count the prefills of this step as decoding, or no longer."""
+    s = r.state[0]
+    for row in range(s.chunks):
+        known = r.jobs[r.chunks[row, 0]].known_tokens
+        r.phases[(known - (s.step + 1)) % s.block_tokens] += change
+
+
+# --- ending steps --------------------------------------------------------------------------------
+
+
+@compiled
+def _end_step(r: Arrays, now_s: float) -> int:
+    """End one step; return how many jobs leave."""
+    s = r.state[0]
+    s.step += 1
+    s.context_tokens += s.decoding
+    s.output_tokens += s.decoding
+    leaving = 0
+    while s.ends_rows and r.ends[0, 0] <= s.step:
+        slot, admission = r.ends[0, 2], r.ends[0, 1]
+        _heap_pop(r.ends, s.ends_rows)
+        s.ends_rows -= 1
+        if r.jobs[slot].finish_step == s.step and r.jobs[slot].admission == admission:
+            leaving = _leave(r, leaving, slot, 1)
+    for row in range(s.chunks):
+        slot = r.chunks[row, 0]
+        if _computed(r, slot, r.chunks[row, 1], now_s):
+            leaving = _leave(r, leaving, slot, 1)
+    s.chunks = 0
+    if s.aborted:
+        slot = s.newest
+        while slot >= 0:
+            older = r.jobs[slot].older
+            if r.jobs[slot].aborted:
+                leaving = _leave(r, leaving, slot, 0)
+            slot = older
+        s.aborted = 0
+    return leaving
+
+
+@compiled
+def _leave(r: Arrays, leaving: int, slot: int, done: int) -> int:
+    _release(r, slot)
+    _tell(r, leaving, slot, done)
+    return leaving + 1
+
+
+@compiled
+def _tell(r: Arrays, row: int, slot: int, done: int) -> None:
+    """Write what is said of a job (columns ``LEFT``)."""
+    job = r.jobs[slot]
+    r.left[row, 0], r.left[row, 1] = slot, done
+    r.left[row, 2], r.left[row, 3] = job.batch_in_s, job.prefill_end_s
+    r.left[row, 4] = job.batch_id if job.batch_id else math.nan
+    r.left[row, 5] = job.batch_size if job.batch_id else math.nan
+    r.left[row, 6], r.left[row, 7] = job.prefilled_tokens, job.generated_tokens
+
+
+@compiled
+def _computed(r: Arrays, slot: int, chunk: int, now_s: float) -> bool:
+    """Book a chunk; return whether its job has made its last token already."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    job.computed_tokens += chunk
+    job.prefilled_tokens += chunk
+    if job.computed_tokens < job.known_tokens:
+        return False
+    job.generated_tokens += 1
+    s.output_tokens += 1
+    if math.isnan(job.prefill_end_s):
+        job.prefill_end_s = now_s
+    if job.generated_tokens >= job.output_tokens:
+        return True
+    job.finish_step = s.step + job.output_tokens - job.generated_tokens
+    job.phase = (job.known_tokens - s.step) % s.block_tokens
+    r.phases[job.phase] += 1
+    s.decoding += 1
+    s.context_tokens += job.known_tokens + 1
+    _push_end(r, job.finish_step, job.admission, slot)
+    return False
+
+
+@compiled
+def _push_end(r: Arrays, finish_step: int, admission: int, slot: int) -> None:
+    """Note when a sequence ends; rows of sequences that left are dropped when the heap is full."""
+    s = r.state[0]
+    if s.ends_rows == len(r.ends):
+        rows = 0
+        for row in range(s.ends_rows):
+            first, second, who = r.ends[row, 0], r.ends[row, 1], r.ends[row, 2]
+            if r.jobs[who].finish_step == first and r.jobs[who].admission == second:
+                _heap_push(r.ends, rows, first, second, who)
+                rows += 1
+        s.ends_rows = rows
+    _heap_push(r.ends, s.ends_rows, finish_step, admission, slot)
+    s.ends_rows += 1
+
+
+@compiled
+def _pass(r: Arrays, until: int) -> None:
+    """Let the steps of the plan before number ``until`` be over, and the next one be running."""
+    s = r.state[0]
+    while s.passed < until:
+        _end_step(r, r.plan[s.passed, END_S])
+        s.passed += 1
+        s.free_blocks -= r.phases[-s.step % s.block_tokens]
+        _begun(s, 0, s.decoding, r.plan[s.passed, SECONDS])
+
+
+@compiled
+def _settle(r: Arrays, now_s: float, inclusive: bool) -> float:
+    """Let what is over at ``now_s`` be over; ``inclusive``: also what ends right then.
+
+    Returns when the running step ends.
+    """
+    s = r.state[0]
+    if not s.planned:
+        return math.inf
+    until = s.passed
+    while until < s.planned - 1 and (
+        r.plan[until, END_S] < now_s or (inclusive and r.plan[until, END_S] == now_s)
+    ):
+        until += 1
+    _pass(r, until)
+    return r.plan[s.passed, END_S]
+
+
+@compiled
+def _end(r: Arrays) -> int:
+    """End the plan; return how many jobs leave: their slots are in ``left``."""
+    s = r.state[0]
+    _pass(r, s.planned - 1)
+    now_s = r.plan[s.passed, END_S]
+    s.planned = s.passed = 0
+    return _end_step(r, now_s)
+
+
+@compiled
+def _end_or_go_on(r: Arrays) -> tuple[int, float]:
+    """End the plan; if nobody leaves, begin the next.
+
+    Returns how many leave, and when the next plan ends (inf if it is not made).
+    """
+    s = r.state[0]
+    now_s = r.plan[s.planned - 1, END_S]
+    leaving = _end(r)
+    if leaving:
+        return leaving, math.inf
+    return 0, _begin(r, now_s)
+
+
+# --- coming and going ----------------------------------------------------------------------------
+
+
+@compiled
+def _fill(r: Arrays, slot: int, prompt_tokens: int, output_tokens: int, priority: int) -> None:
+    """Let a new job wait, in a free slot."""
+    job = r.jobs[slot]
+    job.prompt_tokens, job.output_tokens, job.priority = prompt_tokens, output_tokens, priority
+    job.prefilled_tokens = job.generated_tokens = job.finish_step = 0
+    job.running = job.aborted = job.batch_id = job.batch_size = 0
+    job.batch_in_s = job.prefill_end_s = math.nan
+    r.state[0].tickets += 1
+    _wait(r, slot, r.state[0].tickets)
+
+
+@compiled
+def _give_up(r: Arrays, slot: int) -> None:
+    job = r.jobs[slot]
+    if job.ticket:
+        _stop_waiting(r, slot)
+    elif not job.aborted:
+        job.aborted = 1
+        r.state[0].aborted += 1
+
+
+@compiled
+def _cut(r: Arrays, now_s: float, inclusive: bool) -> float:
+    s = r.state[0]
+    end_s = _settle(r, now_s, inclusive)
+    if s.planned:
+        s.planned = s.passed + 1
+    return end_s
+
+
+# --- for Python: one array an argument, because numba unpacks a tuple more slowly ----------------
+
+# fmt: off
+
+
+@compiled
+def begin(
+    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
+    plan: Numbers, left: Numbers, law: Numbers, now_s: float,
+) -> float:
+    """Form the next step and plan ahead; return when the plan ends, s: inf if nothing is to do."""
+    return _begin(Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law), now_s)
+
+
+@compiled
+def end_or_go_on(
+    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
+    plan: Numbers, left: Numbers, law: Numbers,
+) -> tuple[int, float]:
+    """End the plan; if nobody leaves, begin the next.
+
+    Returns how many leave (rows of ``left``), and when the next plan ends: inf if it is not made.
+    """
+    return _end_or_go_on(Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law))
+
+
+@compiled
+def settle(
+    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
+    plan: Numbers, left: Numbers, law: Numbers, now_s: float, inclusive: bool,
+) -> float:
+    """Let what is over at ``now_s`` be over; ``inclusive``: also what ends right then.
+
+    Returns when the running step ends, inf if none runs.
+    """
+    r = Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law)
+    return _settle(r, now_s, inclusive)
+
+
+@compiled
+def join(
+    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
+    plan: Numbers, left: Numbers, law: Numbers, slot: int,
+    prompt_tokens: int, output_tokens: int, priority: int, now_s: float, inclusive: bool,
+) -> float:
+    """Let a new job wait, in a free slot; cut the plan to the running step, and return its end."""
+    r = Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law)
+    _fill(r, slot, prompt_tokens, output_tokens, priority)
+    return _cut(r, now_s, inclusive)
+
+
+@compiled
+def withdraw(
+    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
+    plan: Numbers, left: Numbers, law: Numbers, slot: int, now_s: float, inclusive: bool,
+) -> float:
+    """Give a job up: one that waits leaves at once, one that runs when its step ends.
+
+    Cuts the plan to the running step, and returns its end.
+    """
+    r = Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law)
+    end_s = _cut(r, now_s, inclusive)
+    _give_up(r, slot)
+    return end_s
+
+
+@compiled
+def tell(
+    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
+    plan: Numbers, left: Numbers, law: Numbers, row: int, slot: int,
+) -> None:
+    """Write what is said of a job that is not done (columns ``LEFT``)."""
+    _tell(Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law), row, slot, 0)

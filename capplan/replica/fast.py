@@ -1,0 +1,422 @@
+"""Continuous batching by compiled steps: :class:`FastEngine` does what ContinuousEngine does.
+
+It runs ahead of the clock: it knows the ends of several steps to come, is asked again only at the
+last of them, and whenever somebody comes, goes or looks, it first lets that be over which is over
+by then. :func:`unsupported` says which pools must use the engine that is not compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from capplan.replica import compiled
+from capplan.replica.engine import Batch
+from capplan.replica.job import Job
+from capplan.replica.steplaw import step_law
+from capplan.scenario import ContinuousBatching
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from capplan.replica.latency import StepTime
+
+HANDLED = frozenset(
+    {
+        "kind",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "chunked_prefill",
+        "block_size",
+        "kv_blocks",
+        "gpu_memory_utilization",
+        "max_model_len",
+        "scheduler",
+        "step_time",
+    }
+)
+"""Fields of continuous batching that the compiled steps heed."""
+
+
+def unsupported(batching: ContinuousBatching, step_time: StepTime) -> list[str]:
+    """Return what of a pool's batching the compiled steps cannot do; empty = they can all."""
+    fields = type(batching).model_fields
+    found = [
+        name
+        for name, field in fields.items()
+        if name not in HANDLED
+        and getattr(batching, name) != field.get_default(call_default_factory=True)
+    ]
+    if step_law(step_time) is None:
+        found.append(f"step_time ({type(step_time).__name__})")
+    return found
+
+
+class Timepiece(Protocol):
+    """How far time has come.
+
+    Within one instant, things happen by rank; ``reached`` is the highest rank so far.
+    """
+
+    reached: int
+
+    @property
+    def now(self) -> float:
+        """Return the time, s."""
+
+
+class FastEngine:
+    """The batching state of one replica, some steps ahead of the clock.
+
+    Attributes
+    ----------
+    waiting
+        The scheduler queue.
+    end_s
+        When :meth:`finish` is due: the end of the last step that is known, inf without one. A
+        job that comes or goes makes it the end of the step that runs then.
+    """
+
+    joins_running = True
+    has_kv = True
+    wake_s = math.inf
+
+    def __init__(
+        self,
+        batching: ContinuousBatching,
+        *,
+        step_time: StepTime,
+        kv_blocks: int,
+        clock: Timepiece,
+        rank: int,
+    ) -> None:
+        law = step_law(step_time)
+        if law is None or (missing := unsupported(batching, step_time)):
+            msg = f"batching that is compiled, got {missing if law is not None else step_time!r}"
+            raise ValueError(msg)
+        self.kv_blocks = kv_blocks
+        self.places = batching.max_num_seqs
+        self.end_s = math.inf
+        self._clock = clock
+        self.rank = rank
+        self._max_tokens = min(batching.max_model_len, kv_blocks * batching.block_size + 1)
+        self._max_model_len = batching.max_model_len
+        self._arrays = compiled.Arrays(
+            state=_state(batching, kv_blocks),
+            jobs=np.zeros(0, compiled.JOB),
+            waiting=np.zeros((0, 3), np.int64),
+            ends=np.zeros((2 * self.places + 16, 3), np.int64),
+            chunks=np.zeros((self.places + 1, 2), np.int64),
+            phases=np.zeros(batching.block_size, np.int64),
+            plan=np.zeros((compiled.PLAN_STEPS, 2)),
+            left=np.zeros((self.places + 1, len(compiled.LEFT))),
+            law=law,
+        )
+        self._waiting_count = self._arrays.state["waiting"]
+        self._slots: dict[Job, int] = {}
+        self._jobs: list[Job | None] = []
+        self._free: list[int] = []
+        self._add_slots(min(self.places, 256) + 64)
+        self.waiting = FastLine(self, remembers=batching.scheduler.wait_limit_s is not None)
+        self._seen_s = math.nan
+        self._seen: dict[str, float] = {}
+
+    @property
+    def engine(self) -> Batch:
+        """Return itself: it drives its own steps."""
+        return self
+
+    @property
+    def prefilling(self) -> int:
+        """Return how many running sequences have no token yet."""
+        return int(self._look("running") - self._look("decoding"))
+
+    @property
+    def decoding(self) -> int:
+        """Return how many running sequences decode."""
+        return int(self._look("decoding"))
+
+    @property
+    def running(self) -> list[Job]:
+        """Return the jobs that the running step holds."""
+        self._look("steps")
+        return [self._job(int(slot)) for slot in self._in_batch()]
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps have begun."""
+        return int(self._look("steps"))
+
+    @property
+    def sequences(self) -> int:
+        """Return how many sequences were scheduled, over all steps."""
+        return int(self._look("sequences"))
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Return the prompt tokens computed."""
+        return int(self._look("prefill_tokens"))
+
+    @property
+    def output_tokens(self) -> int:
+        """Return the tokens made."""
+        return int(self._look("output_tokens"))
+
+    @property
+    def preemptions(self) -> int:
+        """Return how many sequences were preempted."""
+        return int(self._look("preemptions"))
+
+    @property
+    def begun_s(self) -> float:
+        """Return the length of all steps begun, s."""
+        return self._look("begun_s")
+
+    @property
+    def step_end_s(self) -> float:
+        """Return when the running step ends, s; inf without one."""
+        return self._look("step_end_s")
+
+    @property
+    def kv_usage_fraction(self) -> float:
+        """Return the share of KV blocks in use."""
+        return 1.0 - self._look("free_blocks") / self.kv_blocks
+
+    def refusal(self, job: Job) -> str | None:
+        """Return why a job can never run here, None if it can."""
+        tokens = job.prompt_tokens + job.output_tokens
+        if tokens <= self._max_tokens:
+            return None
+        return "max_model_len" if tokens > self._max_model_len else "kv_capacity"
+
+    def start(self, now_s: float) -> None:
+        """Form the next step of a free replica."""
+        self._seen_s = math.nan
+        self.end_s = compiled.begin(*self._arrays, now_s)
+
+    def finish(self) -> list[Job]:
+        """End the step that ends at ``end_s``; return the jobs that leave.
+
+        If nobody does, the next has begun; else :meth:`start` is due.
+        """
+        self._seen_s = math.nan
+        now_s = self.end_s
+        leaving, self.end_s = compiled.end_or_go_on(*self._arrays)
+        return self._told(leaving, now_s) if leaving else []
+
+    def abort(self, job: Job) -> bool:
+        """Give a job up: True if it left at once, False if it leaves when the step ends."""
+        slot = self._slots[job]
+        waits = job in self.waiting
+        self._seen_s = math.nan
+        self.end_s = compiled.withdraw(*self._arrays, slot, self._clock.now, self._inclusive)
+        if waits:
+            compiled.tell(*self._arrays, 0, slot)
+            self._told(1, math.nan)
+        return waits
+
+    def clear(self) -> list[Job]:
+        """Lose everything, as in a crash; return the jobs that were waiting or running."""
+        begun_s = self.begun_s
+        if self.end_s < math.inf:
+            begun_s -= self.step_end_s - self._clock.now
+        state, table = self._arrays.state[0], self._arrays.jobs
+        waiting, running = self._in_line(), self._in_batch()
+        for slot in running:
+            job = table[slot]
+            if job["finish_step"]:
+                job["generated_tokens"] = job["output_tokens"] - job["finish_step"] + state["step"]
+        jobs = [self._written(int(slot)) for slot in (*waiting, *running)]
+        for job in jobs:
+            self._vacate(self._slots[job])
+        _empty(state)
+        state["begun_s"] = begun_s
+        table["ticket"] = table["running"] = 0
+        self._arrays.phases[:] = 0
+        self.waiting.forget()
+        self._seen_s, self.end_s = math.nan, math.inf
+        return jobs
+
+    def move_end(self, end_s: float) -> None:
+        """Refuse: a step that changes its speed must be known one at a time."""
+        msg = f"steps that run ahead keep their ends, got {end_s!r}"
+        raise RuntimeError(msg)
+
+    def write(self) -> None:
+        """Write on all jobs that are still here what has happened to them until now."""
+        self._look("steps")
+        for slot in self._slots.values():
+            self._written(slot)
+
+    def join(self, job: Job, now_s: float) -> None:
+        """Let a job wait from now on."""
+        if not self._free:
+            self._add_slots(len(self._jobs))
+        slot = self._free.pop()
+        self._slots[job] = slot
+        self._jobs[slot] = job
+        self._seen_s = math.nan
+        self.end_s = compiled.join(
+            *self._arrays,
+            slot,
+            job.prompt_tokens,
+            job.output_tokens,
+            job.priority,
+            now_s,
+            self._clock.reached > self.rank,
+        )
+
+    def ticket(self, job: Job) -> int:
+        """Return a job's place in the order of coming; 0 = it does not wait."""
+        slot = self._slots.get(job)
+        return 0 if slot is None else int(self._arrays.jobs["ticket"][slot])
+
+    def jobs_waiting(self) -> list[Job]:
+        """Return who waits, in the order of coming."""
+        return [self._job(int(slot)) for slot in self._in_line()]
+
+    def waits(self) -> int:
+        """Return how many wait."""
+        return int(self._waiting_count.item(0))
+
+    @property
+    def _inclusive(self) -> bool:
+        return self._clock.reached > self.rank
+
+    def _look(self, name: str) -> float:
+        """Return a number of the state, after all that is over by now."""
+        now_s = self._clock.now
+        if self._seen_s != now_s:
+            step_end_s = compiled.settle(*self._arrays, now_s, self._inclusive)
+            self._seen = dict(
+                zip(compiled.STATE.names or (), self._arrays.state.tolist()[0], strict=True)
+            )
+            self._seen["step_end_s"] = step_end_s
+            self._seen_s = now_s if self._inclusive else math.nan
+        return self._seen[name]
+
+    def _in_line(self) -> list[Any]:
+        tickets = self._arrays.jobs["ticket"]
+        return sorted(np.flatnonzero(tickets), key=lambda slot: abs(tickets[slot]))
+
+    def _in_batch(self) -> list[Any]:
+        order = self._arrays.jobs["admission"]
+        return sorted(np.flatnonzero(self._arrays.jobs["running"]), key=lambda slot: order[slot])
+
+    def _told(self, count: int, end_s: float) -> list[Job]:
+        """Write what happened on jobs that leave, and free their slots."""
+        jobs = []
+        for row in self._arrays.left[:count].tolist():
+            slot = int(row[0])
+            job = self._vacate(slot)
+            _write(job, row)
+            if row[1]:
+                job.decode_end_s = end_s
+            jobs.append(job)
+        return jobs
+
+    def _written(self, slot: int) -> Job:
+        compiled.tell(*self._arrays, 0, slot)
+        job = self._job(slot)
+        _write(job, self._arrays.left[0].tolist())
+        return job
+
+    def _job(self, slot: int) -> Job:
+        job = self._jobs[slot]
+        if job is None:
+            msg = f"slot {slot} is free"
+            raise RuntimeError(msg)
+        return job
+
+    def _vacate(self, slot: int) -> Job:
+        job = self._job(slot)
+        self._jobs[slot] = None
+        self._free.append(slot)
+        del self._slots[job]
+        return job
+
+    def _add_slots(self, count: int) -> None:
+        first = len(self._jobs)
+        self._jobs += [None] * count
+        self._free += range(first + count - 1, first - 1, -1)
+        jobs, waiting = self._arrays.jobs, self._arrays.waiting
+        self._arrays = self._arrays._replace(
+            jobs=np.concatenate([jobs, np.zeros(count, jobs.dtype)]),
+            waiting=np.concatenate([waiting, np.zeros((2 * count, 3), waiting.dtype)]),
+        )
+
+
+class FastLine:
+    """The scheduler queue of a :class:`FastEngine`, with the methods of a WaitingLine."""
+
+    def __init__(self, engine: FastEngine, *, remembers: bool) -> None:
+        self._engine = engine
+        self._remembers = remembers
+        self._arrivals: deque[tuple[float, int, Job]] = deque()
+
+    def __len__(self) -> int:
+        return self._engine.waits()
+
+    def __contains__(self, job: object) -> bool:
+        return isinstance(job, Job) and self._engine.ticket(job) != 0
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._engine.jobs_waiting())
+
+    def push(self, job: Job, now_s: float) -> None:
+        """Let a job wait from now on."""
+        self._engine.join(job, now_s)
+        if self._remembers:
+            self._arrivals.append((now_s, self._engine.ticket(job), job))
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out wherever it stands; False if it does not wait here."""
+        return job in self and self._engine.abort(job)
+
+    def oldest(self) -> tuple[float, Job] | None:
+        """Return since when the longest waiting job waits, and the job; None if nobody does."""
+        arrivals = self._arrivals
+        while arrivals:
+            since_s, ticket, job = arrivals[0]
+            if self._engine.ticket(job) == ticket:
+                return since_s, job
+            arrivals.popleft()
+        return None
+
+    def forget(self) -> None:
+        """Forget who came when."""
+        self._arrivals.clear()
+
+
+def _state(batching: ContinuousBatching, kv_blocks: int) -> NDArray[np.void]:
+    state = np.zeros(1, compiled.STATE)
+    state["places"] = batching.max_num_seqs
+    state["max_tokens"] = batching.max_num_batched_tokens
+    state["block_tokens"] = batching.block_size
+    state["kv_blocks"] = kv_blocks
+    state["chunked"] = batching.chunked_prefill
+    state["by_priority"] = batching.scheduler.order == "priority"
+    _empty(state[0])
+    return state
+
+
+def _empty(state: np.void) -> None:
+    """Let nothing run or wait; the limits, the totals and the count of steps stay."""
+    for name in (
+        *("running", "decoding", "context_tokens", "waiting", "waiting_rows", "ends_rows"),
+        *("chunks", "aborted", "planned", "passed"),
+    ):
+        state[name] = 0
+    state["partial"] = state["newest"] = -1
+    state["free_blocks"] = state["kv_blocks"]
+
+
+def _write(job: Job, row: list[float]) -> None:
+    """Write a row of what is said of a job onto it."""
+    _, _, job.batch_in_s, job.prefill_end_s, job.batch_id, job.batch_size, prefilled, made = row
+    job.prefilled_tokens, job.generated_tokens = int(prefilled), int(made)
