@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from capplan.measured.repetition import Repetition, repetition
 from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
-from capplan.schema import OUTCOMES, DataError
+from capplan.schema import OUTCOMES, DataError, require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +36,9 @@ class Measured:
         The moment that latencies count from.
     repetition
         The cycle of prompts, None without one.
+    series
+        ``time_s``, ``running``, ``waiting`` as the engine logged them, None without a file
+        ``timeseries.*``.
     notes
         Sentences that say what was assumed.
     """
@@ -45,6 +48,7 @@ class Measured:
     server: Server
     origin: Origin
     repetition: Repetition | None = None
+    series: pd.DataFrame | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -81,6 +85,7 @@ def read_measured(path: str | Path, *, server: Server | None = None) -> Measured
         server=server,
         origin=origin,
         repetition=again,
+        series=_series(table.parent) if place.is_dir() else None,
         notes=tuple(notes),
     )
 
@@ -93,6 +98,21 @@ def _table(place: Path) -> Path:
         names = ", ".join(p.name for p in found) or "nothing"
         raise DataError("one file requests.*", where=place, value=names)
     return found[0]
+
+
+def _series(folder: Path) -> pd.DataFrame | None:
+    found = sorted(folder.glob("timeseries.csv*"))
+    if not found:
+        return None
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(found[0])
+    except (OSError, ValueError) as err:
+        raise DataError(f"a readable CSV file ({err})", where=found[0]) from err
+    frame = frame.rename(columns={"t": "time_s"})
+    require_columns(frame, ("time_s", "running", "waiting"), where=found[0])
+    return frame[["time_s", "running", "waiting"]].astype("float64")
 
 
 def _origin(rows: pd.DataFrame, server: Server, table: Path) -> Origin:

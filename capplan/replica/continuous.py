@@ -6,6 +6,11 @@ they run out the last admitted sequence (with priorities: the last admitted of t
 preempted, to be computed again later.
 Source: vLLM project, ``vllm/v1/core/sched/scheduler.py``, ``Scheduler.schedule``, version 0.11.
 
+With asynchronous scheduling a step is formed while the one before it runs, so a request that
+arrives meanwhile joins the step after it. Here only the arrivals are late: places and blocks that
+a step frees are there for the next, one step sooner than in the real engine.
+Source: vLLM project, ``vllm/v1/engine/core.py``, ``step_with_batch_queue``, version 0.14.
+
 The engine knows no clock: whoever owns it calls :meth:`ContinuousEngine.begin`, waits for as long
 as it says, and calls :meth:`ContinuousEngine.end`. Each call costs O(1) and what changes: the
 decoding sequences all advance together, so their context is one sum, the steps at which they end
@@ -60,6 +65,7 @@ class ContinuousEngine:
         self._max_model_len = batching.max_model_len
         self._chunked = batching.chunked_prefill
         self._block = batching.block_size
+        self._ahead = batching.async_scheduling
         self._seconds = step_time.seconds
         self._step = 0
         self._admissions = 0
@@ -75,6 +81,7 @@ class ContinuousEngine:
         self._partial: Job | None = None
         self._chunks: list[tuple[Job, int]] = []
         self._aborted: list[Job] = []
+        self._begun_s = self._ended_s = math.nan
 
     @property
     def prefilling(self) -> int:
@@ -108,8 +115,10 @@ class ContinuousEngine:
         if self._partial is not None:
             chunk, pairs = self._continue_prefill(self._partial, budget)
             budget -= chunk
+        formed_s = self._begun_s if self._formed_ahead(now_s) else now_s
+        self._begun_s = now_s
         if self.waiting and self.preemptions == preempted:
-            pairs += self._admit(budget, now_s)
+            pairs += self._admit(budget, now_s, formed_s)
         if not self._running:
             return None
         tokens = sum(chunk for _, chunk in self._chunks)
@@ -125,6 +134,7 @@ class ContinuousEngine:
         since the step began.
         """
         self._step = step = self._step + 1
+        self._ended_s = now_s
         self._context += self._decoding
         self.output_tokens += self._decoding
         left: list[Job] = []
@@ -154,6 +164,10 @@ class ContinuousEngine:
                 job.generated_tokens = self._generated(job)
         self._reset()
         return jobs
+
+    def _formed_ahead(self, now_s: float) -> bool:
+        """Return whether the step that begins was formed when the one before it began."""
+        return self._ahead and self._ended_s == now_s and bool(self._running)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block)
@@ -191,12 +205,17 @@ class ContinuousEngine:
         self.preemptions += 1
         self.waiting.push_front(job)
 
-    def _admit(self, budget: int, now_s: float) -> float:
-        """Admit from the waiting line while tokens, places and blocks last; return the pairs."""
+    def _admit(self, budget: int, now_s: float, formed_s: float) -> float:
+        """Admit from the waiting line while tokens, places and blocks last; return the pairs.
+
+        Who came after ``formed_s`` is not known yet.
+        """
         new: list[Job] = []
         pairs = 0.0
         running, waiting = self._running, self.waiting
         while budget > 0 and len(running) < self.places and (job := waiting.first()):
+            if job.scheduler_queue_in_s > formed_s:
+                break
             known = job.prompt_tokens + job.generated_tokens
             found = self.kv.found(job, known)
             if known - found > budget and not self._chunked:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from capplan.scenario import ContinuousBatching, LinearStep, Pool, ServiceLaw, TablesStep
+from capplan.scenario import (
+    CalibratedStep,
+    ContinuousBatching,
+    LinearStep,
+    Pool,
+    RooflineStep,
+    ServiceLaw,
+    SiliconStep,
+    TablesStep,
+)
+
+StepTimeLaw = LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep
 
 
 class StepTime(Protocol):
@@ -79,18 +90,29 @@ def step_time(pool: Pool) -> StepTime:
     if not isinstance(pool.batching, ContinuousBatching):
         msg = f"pool {pool.name}: step_time is of continuous batching, got {pool.batching.kind}"
         raise ValueError(msg)
-    law = pool.batching.step_time
+    return _step_time(pool, pool.batching.step_time)
+
+
+def _step_time(pool: Pool, law: StepTimeLaw) -> StepTime:
     if isinstance(law, LinearStep):
         return LinearStepTime(
             law.base_s, law.per_prefill_token_s, law.per_sequence_s, law.per_context_token_s
         )
+    if isinstance(law, RooflineStep):
+        from capplan.replica.roofline import roofline_step
+
+        return roofline_step(pool, law)
     if isinstance(law, TablesStep):
         from capplan.replica.kernel_tables import kernel_tables
 
         return kernel_tables(pool, law)
-    from capplan.replica.roofline import roofline
+    if isinstance(law, SiliconStep):
+        from capplan.replica.silicon import silicon
 
-    return roofline(pool)
+        return silicon(pool, law)
+    from capplan.replica.calibrated import calibrated
+
+    return calibrated(_step_time(pool, law.base), law)
 
 
 def batch_seconds(law: ServiceLaw, items: float, size: float) -> float:

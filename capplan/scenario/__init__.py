@@ -37,6 +37,7 @@ from capplan.scenario.hosts import Demand, Host, overfull
 from capplan.scenario.layers import Gateway, GatewayQueue, Network, Queue, RateLimit, Router
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
+    CalibratedStep,
     ContinuousBatching,
     Crash,
     DynamicBatching,
@@ -45,6 +46,7 @@ from capplan.scenario.pools import (
     Pool,
     RooflineStep,
     ServiceLaw,
+    SiliconStep,
     TablesStep,
 )
 from capplan.scenario.shapes import (
@@ -68,6 +70,7 @@ __all__ = [
     "BudgetRule",
     "Bursts",
     "Calendar",
+    "CalibratedStep",
     "ChoiceSize",
     "ClassRule",
     "ClosedLoop",
@@ -112,6 +115,7 @@ __all__ = [
     "Sequence",
     "ServiceLaw",
     "Shape",
+    "SiliconStep",
     "Size",
     "Spike",
     "Steady",

@@ -56,7 +56,44 @@ class TablesStep(Part):
     """The same for each decoding sequence of a step, s."""
 
 
-StepTime = Annotated[LinearStep | RooflineStep | TablesStep, Field(discriminator="kind")]
+class SiliconStep(Part):
+    """Step time from the database of aiconfigurator-core: see ``capplan.replica.silicon``."""
+
+    kind: Literal["silicon"] = "silicon"
+    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    backend_version: str = "current"
+    """Version of the engine in the database; ``current`` = its newest complete one."""
+    overhead_s: Seconds = 0.0
+    """What the accelerator idles in a step, s."""
+    per_sequence_s: Seconds = 0.0
+    """The same for each decoding sequence of a step, s."""
+
+
+Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
+
+
+class CalibratedStep(Part):
+    """Step time of another source with its terms scaled: see ``capplan.replica.calibrated``.
+
+    What ``capplan calibrate`` writes.
+    """
+
+    kind: Literal["calibrated"] = "calibrated"
+    base: Base = RooflineStep()
+    dense_scale: Rate = 1.0
+    """Of what a decode step takes without context."""
+    context_scale: Rate = 1.0
+    """Of reading the KV."""
+    prefill_scale: Rate = 1.0
+    """Of what a prefill adds."""
+    fixed_s: Seconds = 0.0
+    """Added to each step, s."""
+
+
+StepTime = Annotated[
+    LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep,
+    Field(discriminator="kind"),
+]
 
 
 class ContinuousBatching(Part):
@@ -77,6 +114,9 @@ class ContinuousBatching(Part):
     prefix_caching: bool = False
     """Find the KV of known prefixes again (``enable_prefix_caching``): by the trace's
     ``prefix_blocks``, or where it has none, the ``cached_fraction`` of the request's class."""
+    async_scheduling: bool = False
+    """Form each step while the one before it runs (``--async-scheduling``): the accelerator never
+    waits for the scheduler, and a request that arrives meanwhile waits for one step more."""
     scheduler: Queue = Queue()
     step_time: StepTime = RooflineStep()
 

@@ -58,6 +58,7 @@ CHANGES = {
         "block_size": (f"{LLM}.block_size", 64),
         "kv_blocks": (f"{LLM}.kv_blocks", 26),
         "max_model_len": (f"{LLM}.max_model_len", 250),
+        "async_scheduling": (f"{LLM}.async_scheduling", True),
     },
     LinearStep: {
         name: (f"{STEP}.{name}", 2e-3)

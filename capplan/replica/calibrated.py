@@ -1,0 +1,143 @@
+"""Step time calibrated to a measured server: another source, its terms scaled.
+
+Three numbers scale what a step does:
+
+- ``dense_scale``: matrix products and whatever else a decode step does for any context, that is
+  reading the weights at small batches and computing at large ones;
+- ``context_scale``: attention of the decode, that is reading the KV;
+- ``prefill_scale``: what a prefill adds, that is computing;
+
+and ``fixed_s`` is added to each step. The shape stays that of the base, the larger of memory and
+compute or a table, so that a server measured with 20 sequences may be asked about 80: step times
+linear in the batch, fitted at 10 to 30 sequences, were 10 to 14 % off at 60.
+
+Over a roofline the scales are shares of the maker's figures, which :func:`implied` tells: a
+bandwidth or rate above them says that a fit has gone wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from capplan.replica.memory import accelerator_of, model_of
+from capplan.replica.roofline import RooflineStepTime
+
+if TYPE_CHECKING:
+    from capplan.replica.latency import StepTime
+    from capplan.scenario import CalibratedStep, Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledStepTime:
+    """The step time of a base with its terms scaled."""
+
+    base: StepTime
+    dense_scale: float
+    context_scale: float
+    prefill_scale: float
+    fixed_s: float
+
+    def seconds(
+        self,
+        prefill_tokens: float,
+        prefill_context_tokens: float,
+        decode_sequences: float,
+        decode_context_tokens: float,
+    ) -> float:
+        """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
+        base, n = self.base.seconds, decode_sequences
+        seconds = self.fixed_s
+        decode = 0.0
+        if n:
+            decode = base(0, 0, n, decode_context_tokens)
+            bare = base(0, 0, n, 0)
+            seconds += self.dense_scale * bare + self.context_scale * (decode - bare)
+        if prefill_tokens:
+            whole = base(prefill_tokens, prefill_context_tokens, n, decode_context_tokens)
+            scale = self.prefill_scale if n else self.dense_scale
+            seconds += scale * (whole - decode)
+        return seconds
+
+
+def calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
+    """Return the step time of a base with its terms scaled.
+
+    A roofline stays one: weights and element-wise kernels take ``dense_scale``, KV
+    ``context_scale``, products and attention of prefilled tokens ``prefill_scale``.
+    """
+    if isinstance(base, RooflineStepTime):
+        return _scaled_roofline(base, law)
+    return ScaledStepTime(
+        base=base,
+        dense_scale=law.dense_scale,
+        context_scale=law.context_scale,
+        prefill_scale=law.prefill_scale,
+        fixed_s=law.fixed_s,
+    )
+
+
+def _scaled_roofline(base: RooflineStepTime, law: CalibratedStep) -> RooflineStepTime:
+    dense, context, prefill = law.dense_scale, law.context_scale, law.prefill_scale
+    return replace(
+        base,
+        overhead_s=base.overhead_s + law.fixed_s,
+        weights_s=base.weights_s * dense,
+        experts_s=base.experts_s * dense,
+        head_weights_s=base.head_weights_s * dense,
+        moved_per_token_s=base.moved_per_token_s * dense,
+        per_token_s=base.per_token_s * prefill,
+        head_per_token_s=base.head_per_token_s * prefill,
+        per_pair_s=base.per_pair_s * prefill,
+        per_context_token_s=base.per_context_token_s * context,
+        per_window_token_s=base.per_window_token_s * context,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implied:
+    """What a step time says of the accelerator, as shares of its maker's figures."""
+
+    weights_bandwidth_fraction: float
+    kv_bandwidth_fraction: float
+    compute_fraction: float
+
+    @property
+    def plausible(self) -> bool:
+        """Return whether none is above what the accelerator can do (5 % for rounding)."""
+        shares = (
+            self.weights_bandwidth_fraction, self.kv_bandwidth_fraction, self.compute_fraction,
+        )  # fmt: skip
+        return all(0 < share <= IMPLAUSIBLE for share in shares)
+
+
+IMPLAUSIBLE = 1.05
+PROBE_TOKENS = 8192.0
+PROBE_SEQUENCES = 32.0
+
+
+def implied(pool: Pool, steps: StepTime) -> Implied:
+    """Return the bandwidth and rate that a step time implies, over all accelerators of a replica.
+
+    Weights: bytes of the weights over a step that decodes one sequence without context. KV: bytes
+    of the context over what 8,192 tokens of it add to each of 32 sequences. Compute: FLOP of the
+    products over what the second 8,192 prefilled tokens take without attention.
+    """
+    from capplan.replica.memory import kv_bytes_per_token, weight_bytes
+    from capplan.replica.roofline import active_parameters
+
+    found, device, share = model_of(pool), accelerator_of(pool), pool.tensor_parallel
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    weights = weight_bytes(found, dtype=pool.weight_dtype, tensor_parallel=share)
+    weights -= found.vocab_size * found.hidden_size * 2 / share  # the embedding is looked up
+    kv = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=share)
+    n, context = PROBE_SEQUENCES, PROBE_SEQUENCES * PROBE_TOKENS
+    reading_s = steps.seconds(0, 0, n, 2 * context) - steps.seconds(0, 0, n, context)
+    one, two = (steps.seconds(k * PROBE_TOKENS, 0, 0, 0) for k in (1, 2))
+    flop = 2 * active_parameters(found) * PROBE_TOKENS / share
+    dtype = pool.weight_dtype or found.served_dtype
+    return Implied(
+        weights_bandwidth_fraction=weights / steps.seconds(0, 0, 1, 0) / bandwidth,
+        kv_bandwidth_fraction=kv * context / reading_s / bandwidth,
+        compute_fraction=flop / (two - one) / device.flop_per_s(dtype),
+    )

@@ -1,0 +1,306 @@
+"""Step time from a database of measured kernels: aiconfigurator-core, the extra ``silicon``.
+
+The database answers for one step at a time, in accelerator time. Its answers are sampled once
+over a grid (about 8,000 steps, 0.2 s after a second of loading), kept for this process and in the
+user's cache folder, and the run goes on the table.
+
+Source: NVIDIA, "AIConfigurator", PyPI ``aiconfigurator-core`` 0.12 (Apache-2.0), and Xu et al.,
+"AIConfigurator: Lightning-Fast Configuration Optimization for Multi-Framework LLM Serving", 2026.
+
+Trust it for the engine version it was measured with (``backend_version``), which is not always the
+one that runs. It answers in milliseconds, for the accelerator alone: what scheduler and launch
+leave idle is ``overhead_s`` and ``per_sequence_s``. Where the database has no row it falls back to
+its own model in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from capplan.replica.memory import accelerator_of, model_of
+from capplan.replica.mix_table import MixTable, mix_table
+from capplan.scenario import Pool
+from capplan.schema import DataError
+
+if TYPE_CHECKING:
+    from capplan.catalog import Model
+    from capplan.scenario import SiliconStep
+
+SYSTEMS = {
+    "A100-SXM-80GB": "a100_sxm",
+    "A100-PCIe-80GB": "a100_pcie",
+    "H100-SXM-80GB": "h100_sxm",
+    "H100-PCIe-80GB": "h100_pcie",
+    "H200-SXM-141GB": "h200_sxm",
+    "B200-SXM-180GB": "b200_sxm",
+    "L40S": "l40s",
+    "L4": "l4",
+}
+"""Names of accelerators in the database."""
+
+CHUNKS = (1.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+BEFORES = (0.0, 1024.0, 4096.0, 16384.0, 65536.0)
+SEQUENCES = (
+    1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
+)  # fmt: skip
+CONTEXTS = (64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0)
+MS = 1e-3
+FORM = 1
+"""Of the cached files; raised when the grid or its meaning changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiliconStepTime:
+    """Step time from a table of whole steps, s."""
+
+    steps: MixTable
+    overhead_s: float
+    per_sequence_s: float
+
+    def seconds(
+        self,
+        prefill_tokens: float,
+        prefill_context_tokens: float,
+        decode_sequences: float,
+        decode_context_tokens: float,
+    ) -> float:
+        """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
+        before = mean = 0.0
+        if prefill_tokens:
+            before = max(prefill_context_tokens / prefill_tokens - prefill_tokens / 2, 0.0)
+        if decode_sequences:
+            mean = decode_context_tokens / decode_sequences
+        return (
+            self.overhead_s
+            + self.per_sequence_s * decode_sequences
+            + self.steps.seconds(prefill_tokens, before, decode_sequences, mean)
+        )
+
+
+def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
+    """Return the step time of a pool's model and accelerator from the database.
+
+    Raises :class:`DataError` where the extra is not installed, or the database does not know the
+    model, accelerator or engine.
+    """
+    device = accelerator_of(pool).name
+    if device not in SYSTEMS:
+        known = ", ".join(sorted(SYSTEMS))
+        raise DataError(f"one of {known} for step times of kind silicon",
+                        where=f"pool {pool.name}", field="accelerator", value=device)  # fmt: skip
+    asked = {
+        "form": FORM,
+        "package": _version(),
+        "model": _config(model_of(pool), pool),
+        "system": SYSTEMS[device],
+        "backend": law.backend,
+        "backend_version": law.backend_version,
+        "tensor_parallel": pool.tensor_parallel,
+    }
+    return SiliconStepTime(
+        steps=_table(json.dumps(asked, sort_keys=True)),
+        overhead_s=law.overhead_s,
+        per_sequence_s=law.per_sequence_s,
+    )
+
+
+@lru_cache(maxsize=64)
+def _table(asked: str) -> MixTable:
+    times = iter(_sampled(asked))
+    found = {point: next(times) for point in _points()}
+    return mix_table(
+        lambda *key: found.get(key),
+        chunks=CHUNKS,
+        befores=BEFORES,
+        sequences=SEQUENCES,
+        contexts=CONTEXTS,
+        per_prompt=False,
+        empty=False,
+    )
+
+
+def _points() -> Iterator[tuple[float, float, float, float]]:
+    for n in SEQUENCES:
+        for k in CONTEXTS:
+            yield 0, 0, n, k
+    for c in CHUNKS:
+        for b in BEFORES:
+            yield c, b, 0, 0
+            for n in SEQUENCES:
+                for k in CONTEXTS:
+                    yield c, b, n, k
+
+
+def _sampled(asked: str) -> list[float]:
+    """Return the seconds at every point: from the cache, or asked and then put there."""
+    file = _cache_file(asked)
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["asked"] == asked:
+            return [float(seconds) for seconds in kept["seconds"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    seconds = _ask(json.loads(asked))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({"asked": asked, "seconds": seconds}), encoding="utf-8")
+        part.replace(file)
+    except OSError as err:
+        logging.getLogger(__name__).info("step times are not kept: %s", err)
+    return seconds
+
+
+def _cache_file(asked: str) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(asked.encode()).hexdigest()[:24]
+    return root / "capplan" / "silicon" / f"{name}.json"
+
+
+def _ask(asked: dict[str, Any]) -> list[float]:
+    with TemporaryDirectory() as folder, _quiet():
+        Path(folder, "config.json").write_text(json.dumps(asked["model"]), encoding="utf-8")
+        try:
+            from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
+
+            model = RustForwardPassPerfModel.from_native(_native(asked, folder))
+            return [
+                _seconds(model.estimate_forward_pass_time_ms({"scheduled_requests": _step(*point)}))
+                for point in _points()
+            ]
+        except (ValueError, RuntimeError, KeyError) as err:
+            told = " ".join(str(err).split()).replace(folder, asked["model"]["_name_or_path"])
+            raise DataError(
+                f"a model, accelerator and engine that aiconfigurator-core knows ({told[:300]})",
+                field="step_time.kind",
+                value="silicon",
+            ) from err
+
+
+def _seconds(estimate_ms: float | None) -> float:
+    if estimate_ms is None:
+        msg = "no estimate of a step"
+        raise ValueError(msg)
+    return float(estimate_ms) * MS
+
+
+def _native(asked: dict[str, Any], folder: str) -> dict[str, Any]:
+    dtypes = dict.fromkeys(("weight_dtype", "moe_dtype", "activation_dtype", "kv_cache_dtype"))
+    return {
+        "schema_version": 1,
+        "model_name": folder,
+        "system_name": asked["system"],
+        "backend": asked["backend"],
+        "backend_version": asked["backend_version"],
+        "tp_size": asked["tensor_parallel"],
+        "pp_size": 1,
+        "kv_block_size": None,
+        **dtypes,
+    }
+
+
+def _step(chunk: float, before: float, sequences: float, context: float) -> dict[str, int]:
+    return {
+        "num_prefill_requests": int(chunk > 0),
+        "sum_prefill_tokens": int(chunk),
+        "sum_prefill_kv_tokens": int(before),
+        "num_decode_requests": int(sequences),
+        "sum_decode_kv_tokens": int(sequences * context),
+    }
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("aiconfigurator-core")
+    except PackageNotFoundError as err:
+        raise DataError(
+            "the extra silicon (pip install 'capplan[silicon]')",
+            field="step_time.kind",
+            value="silicon",
+        ) from err
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back what the package logs about tables that are not used here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _config(found: Model, pool: Pool) -> dict[str, Any]:
+    """Return the model as a Hugging Face ``config.json`` of a family the database knows."""
+    if pool.weight_dtype is not None and pool.weight_dtype not in SIXTEEN:
+        raise DataError("a type of 16 bits for step times of kind silicon",
+                        where=f"pool {pool.name}", field="weight_dtype",
+                        value=pool.weight_dtype)  # fmt: skip
+    config: dict[str, Any] = {
+        "_name_or_path": found.name,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": found.hidden_size,
+        "intermediate_size": found.intermediate_size,
+        "num_hidden_layers": found.num_hidden_layers,
+        "num_attention_heads": found.num_attention_heads,
+        "num_key_value_heads": found.num_key_value_heads,
+        "head_dim": found.head_dim,
+        "vocab_size": found.vocab_size,
+        "max_position_embeddings": found.max_position_embeddings or 131072,
+        "tie_word_embeddings": found.tie_word_embeddings,
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+    }
+    if found.kv_lora_rank:
+        return config | _latent(found)
+    if not found.num_experts:
+        return config
+    if found.moe_intermediate_size in (0, found.intermediate_size):
+        return config | {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_local_experts": found.num_experts,
+            "num_experts_per_tok": found.num_experts_per_tok,
+        }
+    return config | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": found.num_experts,
+        "num_experts_per_tok": found.num_experts_per_tok,
+        "moe_intermediate_size": found.moe_intermediate_size,
+    }
+
+
+SIXTEEN: Sequence[str] = ("float16", "bfloat16")
+
+
+def _latent(found: Model) -> dict[str, Any]:
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "kv_lora_rank": found.kv_lora_rank,
+        "q_lora_rank": found.q_lora_rank,
+        "qk_rope_head_dim": found.qk_rope_head_dim,
+        "qk_nope_head_dim": found.qk_nope_head_dim,
+        "v_head_dim": found.v_head_dim,
+        "n_routed_experts": found.num_experts,
+        "n_shared_experts": found.num_shared_experts,
+        "num_experts_per_tok": found.num_experts_per_tok,
+        "moe_intermediate_size": found.moe_intermediate_size,
+        "first_k_dense_replace": found.first_dense_layers,
+    }
