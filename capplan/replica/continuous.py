@@ -1,20 +1,19 @@
-"""Iteration-level continuous batching with paged KV, one step at a time.
+"""Iteration-level continuous batching, one step at a time.
 
 The scheduler of vLLM's V1 engine: each step serves the running sequences first, then admits from
 the waiting line within a token budget; KV blocks are allocated as tokens are computed, and when
 they run out the last admitted sequence (with priorities: the last admitted of the lowest) is
 preempted, to be computed again later.
 Source: vLLM project, ``vllm/v1/core/sched/scheduler.py``, ``Scheduler.schedule``, version 0.11.
-
-With asynchronous scheduling a step is formed while the one before it runs, so a request that
-arrives meanwhile joins the step after it. Here only the arrivals are late: places and blocks that
-a step frees are there for the next, one step sooner than in the real engine.
-Source: vLLM project, ``vllm/v1/engine/core.py``, ``step_with_batch_queue``, version 0.14.
+The limits on partial prefills are those of ``vllm/core/scheduler.py`` (V0). One difference: where
+several prompts are in progress and the budget is short, decoding goes before them, whoever was
+admitted first; and a job of low priority that preempts itself does not stop those behind it.
 
 The engine knows no clock: whoever owns it calls :meth:`ContinuousEngine.begin`, waits for as long
 as it says, and calls :meth:`ContinuousEngine.end`. Each call costs O(1) and what changes: the
-decoding sequences all advance together, so their context is one sum, the steps at which they end
-are one heap, and the blocks they need are counted by phase.
+decoding sequences all advance together, one *tick* per token, so their context is one sum, the
+ticks at which they end are one heap, and the blocks they need are kept by phase. A step is one
+tick, under speculation as many as the expected tokens of all steps so far allow.
 """
 
 from __future__ import annotations
@@ -23,12 +22,15 @@ import math
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.job import Job
 from capplan.replica.kv import KvBlocks, KvCache
 from capplan.replica.prefix import PrefixCache
 from capplan.replica.waiting import WaitingLine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capplan.replica.latency import StepTime
     from capplan.scenario import ContinuousBatching
 
@@ -36,10 +38,14 @@ if TYPE_CHECKING:
 class ContinuousEngine:
     """The batching state of one replica.
 
+    ``copy_s_per_token`` is what compaction of contiguous KV takes.
+
     Attributes
     ----------
     waiting
         The scheduler queue.
+    kv
+        The memory of keys and values.
     steps, sequences, prefill_tokens, output_tokens, preemptions
         Totals since the start: steps begun, sequences scheduled over all steps, tokens computed,
         sequences preempted.
@@ -51,25 +57,44 @@ class ContinuousEngine:
     """When a free engine wants to be asked again: never, only a new job changes its mind."""
 
     def __init__(
-        self, batching: ContinuousBatching, *, step_time: StepTime, kv_blocks: int
+        self,
+        batching: ContinuousBatching,
+        *,
+        step_time: StepTime,
+        kv_blocks: int,
+        copy_s_per_token: float = 0.0,
     ) -> None:
         self.waiting: WaitingLine[Job] = WaitingLine(batching.scheduler.order)
-        self.kv_blocks = kv_blocks
-        kind = PrefixCache if batching.prefix_caching else KvBlocks
-        self.kv: KvCache = kind(kv_blocks, block_size=batching.block_size)
-        self.places = batching.max_num_seqs
+        self.kv = self._kv(batching, kv_blocks, copy_s_per_token)
+        self.places = batching.max_num_seqs // batching.beam_width
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
         self._by_priority = batching.scheduler.order == "priority"
-        self._max_tokens = batching.max_num_batched_tokens
-        self._max_model_len = batching.max_model_len
-        self._chunked = batching.chunked_prefill
+        self._rules = batching
+        self._threshold = batching.long_prefill_token_threshold or math.inf
+        self._most_partial = batching.max_num_partial_prefills or math.inf
+        self._most_long = batching.max_long_partial_prefills or math.inf
+        self._width = batching.beam_width
+        kept = kv_blocks - int(batching.watermark * kv_blocks)
+        self._watermark = kv_blocks // self._width - kept // self._width
+        draft = batching.speculation
+        self._drafted = 0 if draft is None else draft.num_speculative_tokens
+        self._ticks_per_step = 1.0 if draft is None else draft.tokens_per_step
+        self._draft_steps = 0.0 if draft is None else self._drafted * draft.draft_cost_fraction
+        self._per_decode = self._width * (1 + self._drafted)
         self._block = batching.block_size
-        self._ahead = batching.async_scheduling
         self._seconds = step_time.seconds
-        self._step = 0
+        self._decode_steps = self._tick = 0
         self._admissions = 0
         self._reset()
+
+    def _kv(self, batching: ContinuousBatching, blocks: int, copy_s_per_token: float) -> KvCache:
+        if batching.kv_layout == "contiguous":
+            return ContiguousSpace(
+                batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=self._stored
+            )
+        kind = PrefixCache if batching.prefix_caching else KvBlocks
+        return kind(blocks // batching.beam_width, block_size=batching.block_size)
 
     def _reset(self) -> None:
         self._running: dict[Job, None] = {}
@@ -78,54 +103,75 @@ class ContinuousEngine:
         self._context = 0
         self._ends: list[tuple[int, int, Job]] = []
         self._phases: list[dict[Job, None]] = [{} for _ in range(self._block)]
-        self._partial: Job | None = None
-        self._chunks: list[tuple[Job, int]] = []
+        self._partial: dict[Job, None] = {}
+        self._chunks: dict[Job, int] = {}
         self._aborted: list[Job] = []
-        self._begun_s = self._ended_s = math.nan
+        self._budget = self._ticks = 0
+
+    @property
+    def running(self) -> Iterable[Job]:
+        """Return the running jobs."""
+        return self._running
 
     @property
     def prefilling(self) -> int:
-        """Return how many running sequences have no token yet."""
+        """Return how many running jobs have no token yet."""
         return len(self._running) - self._decoding
 
     @property
     def decoding(self) -> int:
-        """Return how many running sequences decode."""
+        """Return how many running jobs decode."""
         return self._decoding
 
     @property
     def kv_usage_fraction(self) -> float:
-        """Return the share of KV blocks in use."""
+        """Return the share of the KV memory in use."""
         return self.kv.usage_fraction
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
-        if job.prompt_tokens + job.output_tokens > self._max_model_len:
+        tokens = job.prompt_tokens + job.output_tokens
+        if tokens > self._rules.max_model_len:
             return "max_model_len"
-        if self._blocks(job.prompt_tokens + job.output_tokens - 1) > self.kv_blocks:
+        if not self.kv.can_ever_hold(job, tokens - 1 + 2 * self._drafted):
             return "kv_capacity"
         return None
 
     def begin(self, now_s: float) -> float | None:
         """Form the next step; return how long it takes, None if there is nothing to do."""
         preempted = self.preemptions
-        self._chunks = []
+        self._chunks = {}
+        self._ticks = math.floor((self._decode_steps + 1) * self._ticks_per_step) - self._tick
         self._decode_blocks()
-        budget, pairs = self._max_tokens - self._decoding, 0.0
-        if self._partial is not None:
-            chunk, pairs = self._continue_prefill(self._partial, budget)
-            budget -= chunk
-        formed_s = self._begun_s if self._formed_ahead(now_s) else now_s
-        self._begun_s = now_s
+        self._budget = max(
+            self._rules.max_num_batched_tokens - self._decoding * self._per_decode, 0
+        )
+        for job in list(self._partial):
+            if job in self._partial:
+                self._continue_prefill(job)
         if self.waiting and self.preemptions == preempted:
-            pairs += self._admit(budget, now_s, formed_s)
+            self._admit(now_s)
         if not self._running:
             return None
-        tokens = sum(chunk for _, chunk in self._chunks)
         self.steps += 1
-        self.prefill_tokens += tokens
-        self.sequences += self._decoding + len(self._chunks)
-        return self._seconds(tokens, pairs, self._decoding, self._context)
+        self.prefill_tokens += sum(self._chunks.values())
+        self.sequences += self._decoding * self._width + len(self._chunks)
+        return self._step_s()
+
+    def _step_s(self) -> float:
+        """Return how long the step takes that was formed."""
+        tokens: float = sum(self._chunks.values())
+        pairs = sum(
+            chunk * (job.computed_tokens + chunk / 2) for job, chunk in self._chunks.items()
+        )
+        decoding, context = self._decoding * self._width, self._context * self._width
+        drafted = self._drafted
+        if not drafted or not decoding:
+            return self._seconds(tokens, pairs, decoding, context) + self.kv.pause_s()
+        draft_s = self._draft_steps * self._seconds(0, 0, decoding, context)
+        tokens += drafted * decoding
+        pairs += drafted * (context + decoding * drafted / 2)
+        return self._seconds(tokens, pairs, decoding, context) + draft_s
 
     def end(self, now_s: float) -> list[Job]:
         """End the step; return the jobs that leave.
@@ -133,17 +179,17 @@ class ContinuousEngine:
         They are those whose last token was made (``decode_end_s`` is set), and those aborted
         since the step began.
         """
-        self._step = step = self._step + 1
-        self._ended_s = now_s
-        self._context += self._decoding
-        self.output_tokens += self._decoding
+        self._decode_steps += 1
+        self._tick = tick = self._tick + self._ticks
+        self._context += self._decoding * self._ticks
+        self.output_tokens += self._decoding * self._ticks * self._width
         left: list[Job] = []
         ends = self._ends
-        while ends and ends[0][0] <= step:
-            _, _, job = heappop(ends)
-            if job.finish_step == step:
+        while ends and ends[0][0] <= tick:
+            finish_step, admission, job = heappop(ends)
+            if (job.finish_step, job.admission) == (finish_step, admission):
                 left.append(self._finish(job, now_s))
-        for job, chunk in self._chunks:
+        for job, chunk in self._chunks.items():
             self._computed(job, chunk, now_s, left)
         if self._aborted:
             left += self._let_go()
@@ -160,38 +206,47 @@ class ContinuousEngine:
         """Lose everything, as in a crash; return the jobs that were waiting or running."""
         jobs = [*self.waiting.clear(), *self._running]
         for job in self._running:
-            if job.finish_step:
-                job.generated_tokens = self._generated(job)
+            job.generated_tokens = self.made(job)
         self._reset()
         return jobs
 
-    def _formed_ahead(self, now_s: float) -> bool:
-        """Return whether the step that begins was formed when the one before it began."""
-        return self._ahead and self._ended_s == now_s and bool(self._running)
+    def made(self, job: Job) -> int:
+        """Return how many tokens of a job's answer exist by now."""
+        if not job.finish_step:
+            return job.generated_tokens
+        return job.output_tokens - max(job.finish_step - self._tick, 0)
 
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self._block)
-
-    def _generated(self, job: Job) -> int:
-        return job.output_tokens - (job.finish_step - self._step)
+    def _stored(self, job: Job) -> int:
+        """Return for how many tokens of a running job there is KV."""
+        if not job.finish_step:
+            return job.computed_tokens
+        return job.prompt_tokens + self.made(job) - 1
 
     def _decode_blocks(self) -> None:
         """Allocate what decoding needs in this step, preempting where there is not enough."""
-        due = self._phases[-self._step % self._block]
-        while len(due) > self.kv.free:
-            self._preempt(self._victim())
-        self.kv.extend(due)
+        if not self.kv.grows:
+            return
+        for ahead in range(self._ticks):
+            due = self._phases[-(self._tick + ahead) % self._block]
+            while len(due) > self.kv.free:
+                self._preempt(self._victim(), ahead=ahead)
+            self.kv.extend(due)
 
-    def _continue_prefill(self, job: Job, budget: int) -> tuple[int, float]:
+    def _continue_prefill(self, job: Job) -> None:
         """Schedule the next chunk of a prefill, preempting where blocks are short."""
-        before = job.computed_tokens
-        chunk = min(job.known_tokens - before, budget)
-        while self.kv.needed(job, before + chunk) > self.kv.free:
+        chunk = min(job.known_tokens - job.computed_tokens, self._threshold, self._budget)
+        tokens = self._room(job, int(chunk))
+        while self.kv.needed(job, tokens) > self.kv.free:
             victim = self._victim()
-            self._preempt(victim, started=True)
+            self._preempt(victim, ahead=self._ticks)
             if victim is job:
-                return 0, 0.0
-        return self._schedule(job, chunk)
+                return
+        self._schedule(job, int(chunk))
+
+    def _room(self, job: Job, chunk: int) -> int:
+        """Return the tokens to have room for after a chunk: with the last, also for the draft."""
+        tokens = job.computed_tokens + chunk
+        return tokens + self._drafted if tokens == job.known_tokens else tokens
 
     def _victim(self) -> Job:
         newest_first = reversed(self._running)
@@ -199,53 +254,62 @@ class ContinuousEngine:
             return max(newest_first, key=lambda job: job.priority)
         return next(newest_first)
 
-    def _preempt(self, job: Job, *, started: bool = False) -> None:
-        """Send a job back to the queue; ``started``: it may hold its block of this step."""
-        self._release(job, ahead=int(started))
+    def _preempt(self, job: Job, *, ahead: int) -> None:
+        """Send a job back to the queue; ``ahead``: ticks that decoding already has room for."""
+        if job.finish_step:
+            self._budget += self._per_decode
+        else:
+            self._budget += self._chunks.pop(job, 0)
+        self._release(job, ahead=ahead)
         self.preemptions += 1
         self.waiting.push_front(job)
 
-    def _admit(self, budget: int, now_s: float, formed_s: float) -> float:
-        """Admit from the waiting line while tokens, places and blocks last; return the pairs.
-
-        Who came after ``formed_s`` is not known yet.
-        """
+    def _admit(self, now_s: float) -> None:
+        """Admit from the waiting line while tokens, places and blocks last."""
         new: list[Job] = []
-        pairs = 0.0
         running, waiting = self._running, self.waiting
-        while budget > 0 and len(running) < self.places and (job := waiting.first()):
-            if job.scheduler_queue_in_s > formed_s:
+        while self._budget > 0 and len(running) < self.places and (job := waiting.first()):
+            job.known_tokens = known = job.prompt_tokens + job.generated_tokens
+            job.computed_tokens = found = self.kv.found(job, known)
+            chunk = int(min(known - found, self._threshold))
+            if chunk > self._budget and not self._rules.chunked_prefill:
                 break
-            known = job.prompt_tokens + job.generated_tokens
-            found = self.kv.found(job, known)
-            if known - found > budget and not self._chunked:
+            chunk = min(chunk, self._budget)
+            if chunk < known - found and len(self._partial) >= self._most_partial:
                 break
-            chunk = min(known - found, budget)
-            if not self.kv.has_room(job, found, found + chunk, spare_blocks=0):
+            if known - found > self._threshold and self._long_prefills() >= self._most_long:
+                waiting.pass_over()
+                continue
+            spare = self._watermark if self._decoding or self._chunks else 0
+            if not self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare):
                 break
             waiting.pop()
             self._admissions += 1
-            job.admission = self._admissions
-            job.known_tokens, job.computed_tokens = known, found
-            self.kv.admit(job, found)
+            job.admission, job.beam_width = self._admissions, self._width
             running[job] = None
-            pairs += self._schedule(job, chunk)[1]
-            budget -= chunk
+            self.kv.admit(job, found)
+            self._schedule(job, chunk)
             if math.isnan(job.batch_in_s):
                 job.batch_in_s, job.cached_tokens = now_s, found
                 new.append(job)
-        size = self._decoding + len(self._chunks)
+        waiting.return_passed()
+        size = self._decoding * self._width + len(self._chunks)
         for job in new:
             job.batch_id, job.batch_size = self.steps + 1, size
-        return pairs
 
-    def _schedule(self, job: Job, chunk: int) -> tuple[int, float]:
-        """Give a prefill its chunk of this step; return its tokens and attended pairs."""
-        before = job.computed_tokens
-        self.kv.grow(job, before + chunk)
-        self._chunks.append((job, chunk))
-        self._partial = job if before + chunk < job.known_tokens else None
-        return chunk, chunk * (before + chunk / 2)
+    def _long_prefills(self) -> int:
+        left = (job.known_tokens - job.computed_tokens for job in self._partial)
+        return sum(tokens > self._threshold for tokens in left)
+
+    def _schedule(self, job: Job, chunk: int) -> None:
+        """Give a prefill its chunk of this step."""
+        self.kv.grow(job, self._room(job, chunk))
+        self._chunks[job] = chunk
+        self._budget -= chunk
+        if job.computed_tokens + chunk < job.known_tokens:
+            self._partial[job] = None
+        else:
+            self._partial.pop(job, None)
 
     def _computed(self, job: Job, chunk: int, now_s: float, left: list[Job]) -> None:
         job.computed_tokens += chunk
@@ -253,14 +317,14 @@ class ContinuousEngine:
         if job.computed_tokens < job.known_tokens:
             return
         job.generated_tokens += 1
-        self.output_tokens += 1
+        self.output_tokens += self._width
         if math.isnan(job.prefill_end_s):
             job.prefill_end_s = now_s
         if job.generated_tokens >= job.output_tokens:
             left.append(self._finish(job, now_s))
             return
-        job.finish_step = self._step + job.output_tokens - job.generated_tokens
-        job.phase = (job.known_tokens - self._step) % self._block
+        job.finish_step = self._tick + job.output_tokens - job.generated_tokens
+        job.phase = (job.known_tokens + self._drafted - self._tick) % self._block
         self._phases[job.phase][job] = None
         self._decoding += 1
         self._context += job.known_tokens + 1
@@ -281,19 +345,15 @@ class ContinuousEngine:
         return gone
 
     def _release(self, job: Job, *, ahead: int = 0) -> None:
-        """Take a sequence out of the running batch and free its blocks.
-
-        ``ahead``: tokens of the next step that decoding already has room for.
-        """
+        """Take a job out of the running batch and free its blocks; ``ahead`` as in _preempt."""
         del self._running[job]
         if not job.finish_step:
             self.kv.release(job, job.kv_tokens, job.computed_tokens)
-            if job is self._partial:
-                self._partial = None
+            self._partial.pop(job, None)
             return
-        job.generated_tokens = self._generated(job)
-        context = job.prompt_tokens + job.generated_tokens
-        self.kv.release(job, context - 1 + ahead, context - 1)
+        context = job.prompt_tokens + job.output_tokens - (job.finish_step - self._tick)
+        job.generated_tokens = self.made(job)
+        self.kv.release(job, context - 1 + self._drafted + ahead, context - 1)
         del self._phases[job.phase][job]
         self._decoding -= 1
         self._context -= context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
@@ -45,16 +45,20 @@ class Job:
     kv_tokens: int = 0
     """Tokens that its KV blocks have room for, while it prefills."""
     finish_step: int = 0
-    """Step at whose end the last token is made; 0 = not decoding."""
+    """Tick (token of every decoding sequence) that makes the last token; 0 = not decoding."""
     phase: int = 0
-    """Steps (modulo the block size) at which decoding needs a new KV block."""
+    """Ticks (modulo the block size) at which decoding needs a new KV block."""
     admission: int = 0
     """Order of admission into the running batch."""
+    block_keys: list[Hashable] | None = None
+    """Keys of its prompt's KV blocks, once a prefix cache has asked for them."""
+    beam_width: int = 1
+    """Sequences that decode its answer."""
 
     @property
     def spent_tokens(self) -> int:
         """Return how many tokens the replica has computed for this job."""
-        return self.prefilled_tokens + self.generated_tokens
+        return self.prefilled_tokens + self.generated_tokens * self.beam_width
 
     @property
     def batch_items(self) -> float:

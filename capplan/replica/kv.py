@@ -27,6 +27,12 @@ class KvCache(Protocol):
     def usage_fraction(self) -> float:
         """Return the share of the memory that is taken."""
 
+    def pause_s(self) -> float:
+        """Return for how long this step waits for the memory to be put in order, s."""
+
+    def can_ever_hold(self, job: Job, tokens: int) -> bool:
+        """Return whether a job that stores so many tokens fits if it is alone."""
+
     def found(self, job: Job, known_tokens: int) -> int:
         """Return how many of the tokens to prefill need not be computed."""
 
@@ -52,8 +58,8 @@ class KvCache(Protocol):
         """Lose everything, as in a crash."""
 
 
-class KvBlocks:
-    """Paged KV as a count: every block is like every other.
+class PagedKv:
+    """What every paged KV has in common.
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", SOSP 2023, section 4.
@@ -62,8 +68,24 @@ class KvBlocks:
     grows = True
 
     def __init__(self, blocks: int, *, block_size: int) -> None:
-        self.total = self.free = blocks
+        self.total = blocks
         self.block_size = block_size
+
+    def pause_s(self) -> float:
+        """Return 0: blocks lie where they are."""
+        return 0.0
+
+    def can_ever_hold(self, job: Job, tokens: int) -> bool:
+        """Return whether a job that stores so many tokens fits if it is alone."""
+        return -(-tokens // self.block_size) <= self.total
+
+
+class KvBlocks(PagedKv):
+    """Paged KV as a count: every block is like every other."""
+
+    def __init__(self, blocks: int, *, block_size: int) -> None:
+        super().__init__(blocks, block_size=block_size)
+        self.free = blocks
 
     @property
     def usage_fraction(self) -> float:

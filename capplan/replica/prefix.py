@@ -21,18 +21,16 @@ from collections.abc import Collection, Hashable
 from itertools import count
 
 from capplan.replica.job import Job
+from capplan.replica.kv import PagedKv
 
 Key = Hashable
 
 
-class PrefixCache:
+class PrefixCache(PagedKv):
     """Paged KV whose blocks have names; same calls as :class:`capplan.replica.kv.KvBlocks`."""
 
-    grows = True
-
     def __init__(self, blocks: int, *, block_size: int) -> None:
-        self.total = blocks
-        self.block_size = block_size
+        super().__init__(blocks, block_size=block_size)
         self.clear()
 
     def clear(self) -> None:
@@ -42,7 +40,6 @@ class PrefixCache:
         self._key_of: dict[int, Key] = {}
         self._known: dict[Key, dict[int, None]] = {}
         self._held: dict[Job, list[int]] = {}
-        self._keys: dict[Job, list[Key]] = {}
 
     @property
     def free(self) -> int:
@@ -98,7 +95,7 @@ class PrefixCache:
 
     def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
         """Take back the blocks of a job, the last one first; what it computed stays known."""
-        held, keys = self._held.pop(job), self._keys.pop(job)
+        held, keys = self._held.pop(job), self._keys_of(job)
         full = computed_tokens // self.block_size
         over = job.generated_tokens >= job.output_tokens
         names = min(full, len(keys)) if over else full
@@ -145,10 +142,9 @@ class PrefixCache:
             del self._known[key]
 
     def _keys_of(self, job: Job) -> list[Key]:
-        keys = self._keys.get(job)
-        if keys is None:
-            keys = self._keys[job] = block_keys(job, self.block_size)
-        return keys
+        if job.block_keys is None:
+            job.block_keys = block_keys(job, self.block_size)
+        return job.block_keys
 
 
 def _key(job: Job, keys: list[Key], k: int) -> Key:

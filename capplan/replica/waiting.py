@@ -39,6 +39,7 @@ class WaitingLine(Generic[Waiter]):
         self._heap: list[tuple[int, int, Waiter]] = []
         self._arrivals: deque[tuple[float, int, Waiter]] = deque()
         self._next_ticket = 0
+        self._passed: list[tuple[int, int, Waiter]] = []
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -80,6 +81,15 @@ class WaitingLine(Generic[Waiter]):
             if self._tickets.get(job) == ticket:
                 del self._tickets[job]
                 return job
+
+    def pass_over(self) -> None:
+        """Leave out who is served next, until :meth:`return_passed`."""
+        self._passed.append(heappop(self._heap))
+
+    def return_passed(self) -> None:
+        """Put all that were passed over back into their places."""
+        while self._passed:
+            heappush(self._heap, self._passed.pop())
 
     def remove(self, job: Waiter) -> bool:
         """Take a job out wherever it stands; False if it does not wait here."""

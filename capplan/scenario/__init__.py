@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from capplan.scenario.arrivals import Even, GammaGaps, Modulated, Poisson, WeibullGaps
+from capplan.scenario.batching import ContiguousKv, Speculation
 from capplan.scenario.budgeting import BudgetRule, Weights
 from capplan.scenario.classes import (
     ChoiceSize,
@@ -74,6 +75,7 @@ __all__ = [
     "ChoiceSize",
     "ClassRule",
     "ClosedLoop",
+    "ContiguousKv",
     "ContinuousBatching",
     "Crash",
     "Demand",
@@ -117,6 +119,7 @@ __all__ = [
     "Shape",
     "SiliconStep",
     "Size",
+    "Speculation",
     "Spike",
     "Steady",
     "Step",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.catalog.dtypes import Dtype
+from capplan.scenario.batching import ContiguousKv, Speculation
 from capplan.scenario.layers import Queue, Router
 from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
 
@@ -56,44 +57,7 @@ class TablesStep(Part):
     """The same for each decoding sequence of a step, s."""
 
 
-class SiliconStep(Part):
-    """Step time from the database of aiconfigurator-core: see ``capplan.replica.silicon``."""
-
-    kind: Literal["silicon"] = "silicon"
-    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
-    backend_version: str = "current"
-    """Version of the engine in the database; ``current`` = its newest complete one."""
-    overhead_s: Seconds = 0.0
-    """What the accelerator idles in a step, s."""
-    per_sequence_s: Seconds = 0.0
-    """The same for each decoding sequence of a step, s."""
-
-
-Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
-
-
-class CalibratedStep(Part):
-    """Step time of another source with its terms scaled: see ``capplan.replica.calibrated``.
-
-    What ``capplan calibrate`` writes.
-    """
-
-    kind: Literal["calibrated"] = "calibrated"
-    base: Base = RooflineStep()
-    dense_scale: Rate = 1.0
-    """Of what a decode step takes without context."""
-    context_scale: Rate = 1.0
-    """Of reading the KV."""
-    prefill_scale: Rate = 1.0
-    """Of what a prefill adds."""
-    fixed_s: Seconds = 0.0
-    """Added to each step, s."""
-
-
-StepTime = Annotated[
-    LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep,
-    Field(discriminator="kind"),
-]
+StepTime = Annotated[LinearStep | RooflineStep | TablesStep, Field(discriminator="kind")]
 
 
 class ContinuousBatching(Part):
@@ -114,11 +78,73 @@ class ContinuousBatching(Part):
     prefix_caching: bool = False
     """Find the KV of known prefixes again (``enable_prefix_caching``): by the trace's
     ``prefix_blocks``, or where it has none, the ``cached_fraction`` of the request's class."""
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
+    """Most tokens that one prompt gets in a step, so that others go on beside it; 0 = no limit."""
+    max_num_partial_prefills: Count | None = None
+    """Most prompts in progress over several steps at once; None = no limit, as in V1. A prompt
+    that would be one more waits, and all behind it."""
+    max_long_partial_prefills: Count | None = None
+    """Most of these with more than ``long_prefill_token_threshold`` tokens to go; None = no
+    limit. A long prompt that would be one more is passed by shorter ones, as in V0."""
+    watermark: Annotated[Fraction, Field(lt=1)] = 0.0
+    """Share of the KV blocks that an admission leaves free, unless nothing else runs."""
+    speculation: Speculation | None = None
+    beam_width: Count = 1
+    """Sequences that decode one answer: each takes a place of ``max_num_seqs`` and KV of its own,
+    prompt included (an engine that shares the prompt's blocks needs less: Kwon et al., "Efficient
+    Memory Management … with PagedAttention", SOSP 2023, section 4.4); the prompt is computed
+    once."""
     async_scheduling: bool = False
-    """Form each step while the one before it runs (``--async-scheduling``): the accelerator never
-    waits for the scheduler, and a request that arrives meanwhile waits for one step more."""
+    """Prepare the next step while the accelerator computes: of the scheduler's share of a step
+    (``overhead_s``, ``per_sequence_s``) only what exceeds the accelerator's remains."""
+    stream_interval: Count = 1
+    """Tokens per chunk of a streamed answer, after the first token, which goes at once."""
+    cancel_frees: bool = True
+    """A request whose caller has left ends with the step; False = it is served to its end."""
+    kv_layout: Literal["paged", "contiguous"] = "paged"
+    contiguous: ContiguousKv = ContiguousKv()
+    """How KV is laid out with ``kv_layout: contiguous``; ``kv_blocks · block_size`` tokens."""
     scheduler: Queue = Queue()
     step_time: StepTime = RooflineStep()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> ContinuousBatching:
+        paged_only = {
+            "prefix_caching": self.prefix_caching,
+            "watermark": self.watermark > 0,
+        }
+        clashes = [
+            (
+                self.beam_width > self.max_num_seqs,
+                f"beam_width {self.beam_width} needs as many max_num_seqs, {self.max_num_seqs} is "
+                f"{self.beam_width - self.max_num_seqs} short",
+            ),
+            (
+                self.beam_width > 1 and self.speculation is not None,
+                "beam_width above 1 and speculation exclude each other",
+            ),
+            (
+                self.beam_width > 1 and self.prefix_caching,
+                "beam_width above 1 and prefix_caching exclude each other",
+            ),
+            (
+                self.max_long_partial_prefills is not None
+                and not self.long_prefill_token_threshold,
+                "max_long_partial_prefills needs a long_prefill_token_threshold above 0",
+            ),
+            (
+                self.kv_blocks is not None and self.kv_blocks < self.beam_width,
+                f"beam_width {self.beam_width} needs as many kv_blocks, got {self.kv_blocks}",
+            ),
+        ]
+        if self.kv_layout == "contiguous":
+            clashes += [
+                (wrong, f"{name} is of kv_layout paged, got contiguous")
+                for name, wrong in paged_only.items()
+            ]
+        if told := "; ".join(text for wrong, text in clashes if wrong):
+            raise ValueError(told)
+        return self
 
     @model_validator(mode="after")
     def _budget_holds_a_prompt(self) -> ContinuousBatching:

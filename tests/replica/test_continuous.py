@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
 from capplan.replica.latency import LinearStepTime
-from capplan.scenario import ContinuousBatching, LinearStep, Queue
+from capplan.scenario import ContiguousKv, ContinuousBatching, LinearStep, Queue, Speculation
 
+MOST_TOKENS = 130
 LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
 STEP = LinearStep(
     base_s=4e-3, per_prefill_token_s=1.2e-5, per_sequence_s=1.3e-5, per_context_token_s=3.9e-8
@@ -43,203 +45,185 @@ def drive(engine, arrivals, *, check=lambda engine: None):
     return done
 
 
-class LongWay:
-    """vLLM V1's ``Scheduler.schedule``: per-request loops, per-request blocks, no sums kept.
-
-    One difference: where a job of low priority preempts itself, those behind it go on.
-    """
-
-    def __init__(self, *, tokens, seqs, block, blocks, chunked, by_priority=False):
-        self.tokens, self.seqs, self.block, self.chunked = tokens, seqs, block, chunked
-        self.free, self.by_priority = blocks, by_priority
-        self.waiting, self.running, self.held, self.computed, self.target = [], [], {}, {}, {}
-        self.preemptions = 0
-
-    def allocate(self, job, new):
-        need = math.ceil((self.computed[job] + new) / self.block) - self.held[job]
-        if need > self.free:
-            return False
-        self.free -= need
-        self.held[job] += need
-        return True
-
-    def give_back(self, job):
-        self.free += self.held.pop(job)
-        self.computed.pop(job)
-
-    def schedule(self):
-        budget, scheduled, preempted = self.tokens, {}, []
-        index = 0
-        while index < len(self.running) and budget > 0:
-            job = self.running[index]
-            known = job.prompt_tokens + job.generated_tokens
-            new = min(known - self.computed[job], budget)
-            while not self.allocate(job, new):
-                victim = self.running[-1]
-                if self.by_priority:
-                    worst = max(j.priority for j in self.running)
-                    victim = [j for j in self.running if j.priority == worst][-1]
-                    if victim in scheduled:
-                        budget += scheduled.pop(victim)
-                        index -= 1
-                self.running.remove(victim)
-                self.give_back(victim)
-                self.waiting.insert(0, victim)
-                preempted.append(victim)
-                if victim is job:
-                    break
-            else:
-                scheduled[job] = new
-                budget -= new
-                index += 1
-        self.preemptions += len(preempted)
-        if self.by_priority:
-            self.waiting.sort(key=lambda job: job.priority)
-        while not preempted and self.waiting and budget > 0 and len(self.running) < self.seqs:
-            job = self.waiting[0]
-            known = job.prompt_tokens + job.generated_tokens
-            if not self.chunked and known > budget:
-                break
-            self.held[job], self.computed[job] = 0, 0
-            new = min(known, budget)
-            if not self.allocate(job, new):
-                del self.held[job], self.computed[job]
-                break
-            self.waiting.pop(0)
-            self.running.append(job)
-            self.target[job] = known
-            scheduled[job] = new
-            budget -= new
-        return scheduled
-
-    def seconds(self, scheduled):
-        prefill = decode = context = 0
-        for job, new in scheduled.items():
-            if self.computed[job] >= self.target[job]:
-                decode += 1
-                context += job.prompt_tokens + job.generated_tokens
-            else:
-                prefill += new
-        return LAW.seconds(prefill, 0, decode, context)
-
-    def run(self, arrivals):
-        now, pending, done = 0.0, list(arrivals), 0
-        while done < len(arrivals):
-            while pending and pending[0][0] <= now:
-                self.waiting.append(pending.pop(0)[1])
-            scheduled = self.schedule()
-            if not scheduled:
-                now = pending[0][0]
-                continue
-            for job in scheduled:
-                if math.isnan(job.batch_in_s):
-                    job.batch_in_s = now
-            now += self.seconds(scheduled)
-            for job, new in scheduled.items():
-                self.computed[job] += new
-                if self.computed[job] < job.prompt_tokens + job.generated_tokens:
-                    continue
-                job.generated_tokens += 1
-                if math.isnan(job.prefill_end_s):
-                    job.prefill_end_s = now
-                if job.generated_tokens == job.output_tokens:
-                    job.decode_end_s = now
-                    self.running.remove(job)
-                    self.give_back(job)
-                    done += 1
-
-
 @st.composite
 def workloads(draw):
     gap = st.floats(0, 0.05)
+    ids = st.lists(st.integers(0, 1), max_size=4)
     jobs = draw(
         st.lists(
-            st.tuples(gap, st.integers(1, 90), st.integers(1, 40), st.integers(0, 2)),
+            st.tuples(gap, st.integers(1, 90), st.integers(1, 40), st.integers(0, 2), ids),
             min_size=1,
             max_size=30,
         )
     )
     time, rows = 0.0, []
-    for gap_s, prompt, output, priority in jobs:
+    for gap_s, prompt, output, priority, path in jobs:
         time += gap_s
-        rows.append((time, prompt, output, priority))
+        rows.append((time, prompt, output, priority, chained(path)))
     return rows
+
+
+@st.composite
+def crowds(draw):
+    """Return up to 30 rows from a drawn seed, most at once: memory is short."""
+    size, rng = draw(st.integers(10, 30)), np.random.default_rng(draw(st.integers(0, 2**32)))
+    return [
+        (time, prompt, output, priority, chained(path[:depth]))
+        for time, prompt, output, priority, path, depth in zip(
+            np.cumsum(rng.choice([0.0, 0.0, 0.02], size)).tolist(),
+            rng.integers(1, 90, size).tolist(),
+            rng.integers(1, 40, size).tolist(),
+            rng.integers(0, 3, size).tolist(),
+            rng.integers(0, 2, (size, 4)).tolist(),
+            rng.integers(0, 5, size).tolist(),
+            strict=True,
+        )
+    ]
+
+
+def chained(path):
+    """Return ids that stand for a block and all before it, as those of traces do."""
+    return [int("1" + "".join(map(str, path[: i + 1])), 3) for i in range(len(path))]
 
 
 def jobs_of(rows):
     return [
-        (time, Job(prompt_tokens=prompt, output_tokens=output, priority=priority))
-        for time, prompt, output, priority in rows
+        (
+            time,
+            Job(
+                prompt_tokens=prompt,
+                output_tokens=output,
+                priority=priority,
+                prefix_blocks=ids,
+                prefix_block_tokens=24,
+            ),
+        )
+        for time, prompt, output, priority, ids in rows
     ]
 
 
-@settings(max_examples=300)
-@given(
-    rows=workloads(),
-    seqs=st.integers(1, 12),
-    tokens=st.integers(1, 200),
-    block=st.sampled_from([1, 4, 16]),
-    spare=st.integers(0, 60),
-    chunked=st.booleans(),
-    order=st.sampled_from(["fifo", "priority"]),
-)
-def test_every_moment_is_that_of_the_scheduler_written_out(
-    *, rows, seqs, tokens, block, spare, chunked, order
-):
-    longest = max(prompt + output for _, prompt, output, _ in rows)
-    tokens = tokens if chunked else max(tokens, 130)
-    blocks = math.ceil(longest / block) + spare
-    engine = engine_of(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        chunked_prefill=chunked,
-        block_size=block,
-        kv_blocks=blocks,
-        max_model_len=130,
-        order=order,
-    )
+def compare(long_way, rows, fields, *, blocks, copy_s=0.0):
+    """Check an engine's moments and counts against the scheduler written out; return both."""
+    batching = ContinuousBatching(step_time=STEP, **fields)
+    engine = ContinuousEngine(batching, step_time=LAW, kv_blocks=blocks, copy_s_per_token=copy_s)
     here, there = jobs_of(rows), jobs_of(rows)
     drive(engine, here)
-    oracle = LongWay(
-        tokens=tokens,
-        seqs=seqs,
-        block=block,
-        blocks=blocks,
-        chunked=chunked,
-        by_priority=order == "priority",
-    )
+    oracle = long_way(batching, blocks, copy_s=copy_s)
     oracle.run(there)
     assert engine.preemptions == oracle.preemptions
     for (_, mine), (_, theirs) in zip(here, there, strict=True):
         for moment in ("batch_in_s", "prefill_end_s", "decode_end_s"):
             assert getattr(mine, moment) == pytest.approx(getattr(theirs, moment), abs=1e-9)
         assert mine.generated_tokens == mine.output_tokens
+        assert mine.cached_tokens == theirs.cached_tokens
+        assert mine.prefilled_tokens == theirs.prefilled_tokens
+    assert engine.kv.usage_fraction == 0
+    return engine, oracle
+
+
+plain = st.fixed_dictionaries(
+    {
+        "max_num_seqs": st.integers(1, 12),
+        "max_num_batched_tokens": st.integers(1, 200) | st.just(200),
+        "block_size": st.sampled_from([1, 4, 16]),
+        "chunked_prefill": st.booleans(),
+        "scheduler": st.builds(Queue, order=st.sampled_from(["fifo", "priority"])),
+    }
+)
+prompts = {
+    "long_prefill_token_threshold": st.sampled_from([0, 0, 7, 40]),
+    "max_num_partial_prefills": st.sampled_from([None, 1, 2]),
+    "max_long_partial_prefills": st.sampled_from([None, 1, 2]),
+}
+watermark = {"watermark": st.sampled_from([0.0, 0.1, 0.4])}
+drafts = {
+    "speculation": st.none()
+    | st.builds(
+        Speculation,
+        num_speculative_tokens=st.integers(1, 5),
+        acceptance=st.floats(0, 1),
+        draft_cost_fraction=st.sampled_from([0.0, 0.1]),
+    )
+}
+beams = {"beam_width": st.integers(2, 3)}
+contiguous = {
+    "kv_layout": st.just("contiguous"),
+    "contiguous": st.builds(
+        ContiguousKv, reserve=st.sampled_from(["max", "pow2", "oracle"]), compaction=st.booleans()
+    ),
+}
+options = st.one_of(
+    st.fixed_dictionaries(prompts | watermark | drafts | {"prefix_caching": st.booleans()}),
+    st.fixed_dictionaries(prompts | watermark | beams),
+    st.fixed_dictionaries(prompts | drafts | contiguous),
+    st.fixed_dictionaries(prompts | beams | contiguous),
+)
+
+
+def agreeing(fields):
+    """Return the fields with what they need of each other."""
+    fields = fields | {"max_model_len": MOST_TOKENS}
+    fields["max_num_seqs"] = max(fields["max_num_seqs"], fields.get("beam_width", 1))
+    if not fields.get("long_prefill_token_threshold"):
+        fields["max_long_partial_prefills"] = None
+    if not fields["chunked_prefill"]:
+        fields["max_num_batched_tokens"] = max(fields["max_num_batched_tokens"], MOST_TOKENS)
+    return fields
+
+
+def blocks_for(rows, fields, spare):
+    """Return enough blocks for each job alone, and some more."""
+    draft = fields.get("speculation")
+    longest = max(prompt + output for _, prompt, output, *_ in rows)
+    if fields.get("kv_layout"):
+        longest = MOST_TOKENS
+    longest += 2 * draft.num_speculative_tokens if draft else 0
+    return math.ceil(longest / fields["block_size"]) * fields.get("beam_width", 1) + spare
+
+
+@settings(max_examples=300)
+@given(rows=workloads(), fields=plain, spare=st.integers(0, 60))
+def test_every_moment_is_that_of_the_scheduler_written_out(long_way, rows, fields, spare):
+    fields = agreeing(fields)
+    compare(long_way, rows, fields, blocks=blocks_for(rows, fields, spare))
+
+
+@settings(max_examples=250)
+@given(
+    rows=workloads() | crowds(),
+    fields=st.builds(lambda one, two: one | two, plain, options),
+    spare=st.sampled_from([0, 1, 5, 20, 60]),
+    copy_s=st.sampled_from([0.0, 1e-5]),
+)
+def test_every_option_is_that_of_the_scheduler_written_out(long_way, rows, fields, spare, copy_s):
+    fields = agreeing(fields)
+    compare(long_way, rows, fields, blocks=blocks_for(rows, fields, spare), copy_s=copy_s)
 
 
 def count_long_way(engine):
     """Check the sums an engine keeps against a recount over its sequences."""
     held = decoding = context = 0
-    in_step = {job: chunk for job, chunk in engine._chunks if job in engine._running}
+    in_step = {job: chunk for job, chunk in engine._chunks.items() if job in engine._running}
     for job in engine._running:
         if job.finish_step:
             decoding += 1
-            known = job.prompt_tokens + engine._generated(job)
+            known = job.prompt_tokens + engine.made(job)
             context += known
             held += math.ceil((known - 1) / engine._block)
         else:
             held += math.ceil(job.computed_tokens / engine._block)
     assert (engine.decoding, engine._context) == (decoding, context)
-    assert 0 <= engine.kv.free <= engine.kv_blocks
-    assert engine.kv_blocks - engine.kv.free >= held
+    assert 0 <= engine.kv.free <= engine.kv.total
+    assert engine.kv.total - engine.kv.free >= held
     assert len(engine._running) <= engine.places
-    assert decoding + sum(in_step.values()) <= engine._max_tokens + decoding
+    assert decoding + sum(in_step.values()) <= engine._rules.max_num_batched_tokens + decoding
     return held
 
 
 @settings(max_examples=100)
 @given(workloads(), st.integers(1, 12), st.integers(0, 20), st.sampled_from(["fifo", "priority"]))
 def test_kv_is_never_over_capacity_and_all_returned(rows, seqs, spare, order):
-    blocks = math.ceil(max(p + o for _, p, o, _ in rows) / 4) + spare
+    blocks = math.ceil(max(p + o for _, p, o, *_ in rows) / 4) + spare
     engine = engine_of(
         max_num_seqs=seqs,
         max_num_batched_tokens=64,

@@ -306,7 +306,7 @@ def check_pool(rules, pool):
         )
         assert replica.up or not replica.in_flight
         if engine.has_kv:
-            assert 0 <= engine._free <= engine.kv_blocks
+            assert 0 <= engine.kv.free <= engine.kv.total
 
 
 def digest(frame):

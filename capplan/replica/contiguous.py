@@ -1,0 +1,164 @@
+"""Contiguous KV: one piece of the address space per sequence, reserved at admission.
+
+Free space comes in holes between the pieces. A job takes the first hole that is large enough, so
+over time there may be room for it in all but in no hole (external fragmentation), beside what is
+reserved but not used (internal fragmentation).
+Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
+PagedAttention", SOSP 2023, section 3.1; first fit: Knuth, "The Art of Computer Programming",
+vol. 1, section 2.5.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from capplan.replica.job import Job
+
+if TYPE_CHECKING:
+    from capplan.scenario import ContinuousBatching
+
+
+class ContiguousSpace:
+    """An address space of tokens; same calls as :class:`capplan.replica.kv.KvBlocks`.
+
+    ``stored(job)`` says how many tokens of a job exist: only they are copied by a compaction.
+    """
+
+    grows = False
+
+    def __init__(
+        self,
+        batching: ContinuousBatching,
+        *,
+        blocks: int,
+        copy_s_per_token: float,
+        stored: Callable[[Job], int],
+    ) -> None:
+        self.total = blocks * batching.block_size
+        self._rules = batching.contiguous
+        self._max_model_len = batching.max_model_len
+        self._width = batching.beam_width
+        self._copy_s = copy_s_per_token
+        self._stored = stored
+        self.clear()
+
+    def clear(self) -> None:
+        """Lose everything, as in a crash."""
+        self._holes = [(0, self.total)]
+        self._pieces: dict[Job, tuple[int, int]] = {}
+        self.reserved_tokens = 0
+        self._pause_s = 0.0
+
+    @property
+    def free(self) -> int:
+        """Return the tokens that are not reserved, over all holes."""
+        return self.total - self.reserved_tokens
+
+    @property
+    def usage_fraction(self) -> float:
+        """Return the share of the address space that is reserved."""
+        return self.reserved_tokens / self.total
+
+    @property
+    def internal_fragmentation_fraction(self) -> float:
+        """Return the share of the reserved tokens that hold nothing; NaN without any."""
+        if not self.reserved_tokens:
+            return float("nan")
+        stored = self._width * sum(self._stored(job) for job in self._pieces)
+        return 1.0 - stored / self.reserved_tokens
+
+    @property
+    def external_fragmentation_fraction(self) -> float:
+        """Return the share of the free tokens outside the largest hole; NaN without any."""
+        if not self.free:
+            return float("nan")
+        return 1.0 - max(size for _, size in self._holes) / self.free
+
+    def reserve(self, job: Job) -> int:
+        """Return the tokens that a job reserves."""
+        match self._rules.reserve:
+            case "max":
+                each = self._max_model_len
+            case "pow2":
+                each = job.prompt_tokens + (1 << (job.output_tokens - 1).bit_length())
+                each = min(each, self._max_model_len)
+            case "oracle":
+                each = job.prompt_tokens + job.output_tokens
+        return each * self._width
+
+    def pause_s(self) -> float:
+        """Return how long the compactions since the last call took, s."""
+        pause_s, self._pause_s = self._pause_s, 0.0
+        return pause_s
+
+    def can_ever_hold(self, job: Job, tokens: int) -> bool:
+        """Return whether a job fits if it is alone."""
+        return self.reserve(job) <= self.total
+
+    def found(self, job: Job, known_tokens: int) -> int:
+        """Return 0: nothing is kept."""
+        return 0
+
+    def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
+        """Return whether there is a hole for a new job, after compaction if that is allowed."""
+        size = self.reserve(job)
+        if self._hole(size) is not None:
+            return True
+        if not self._rules.compaction or self.free < size:
+            return False
+        self._compact()
+        return True
+
+    def admit(self, job: Job, found_tokens: int) -> None:
+        """Reserve the first hole that is large enough; ValueError if there is none."""
+        size = self.reserve(job)
+        index = self._hole(size)
+        if index is None:
+            msg = f"a hole of {size} tokens, got none of {len(self._holes)}"
+            raise ValueError(msg)
+        start, room = self._holes[index]
+        if room == size:
+            del self._holes[index]
+        else:
+            self._holes[index] = (start + size, room - size)
+        self._pieces[job] = (start, size)
+        self.reserved_tokens += size
+
+    def needed(self, job: Job, tokens: int) -> int:
+        """Return 0: all is reserved."""
+        return 0
+
+    def grow(self, job: Job, tokens: int) -> None:
+        """Do nothing: all is reserved."""
+
+    def extend(self, jobs: Collection[Job]) -> None:
+        """Do nothing: all is reserved."""
+
+    def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
+        """Make a hole of a job's piece, and one of it and the holes beside it."""
+        start, size = self._pieces.pop(job)
+        self.reserved_tokens -= size
+        holes = self._holes
+        index = bisect_left(holes, (start, 0))
+        if index < len(holes) and holes[index][0] == start + size:
+            size += holes.pop(index)[1]
+        if index and sum(holes[index - 1]) == start:
+            start, before = holes.pop(index - 1)
+            size += before
+        insort(holes, (start, size))
+
+    def _hole(self, size: int) -> int | None:
+        return next((i for i, (_, room) in enumerate(self._holes) if room >= size), None)
+
+    def _compact(self) -> None:
+        """Move every piece to the front; each that moves copies the tokens it stores."""
+        moved, start = 0, 0
+        for job, (old, size) in sorted(self._pieces.items(), key=lambda item: item[1]):
+            if old != start:
+                moved += self._width * self._stored(job)
+            self._pieces[job] = (start, size)
+            start += size
+        self._holes = [(start, self.total - start)]
+        self._pause_s += moved * self._copy_s

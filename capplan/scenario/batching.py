@@ -1,0 +1,55 @@
+"""Parts of a pool's batching that are switched on as a whole: speculation, contiguous KV."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from capplan.scenario.part import Count, Fraction, Part, Seconds
+
+
+class Speculation(Part):
+    """Speculative decoding: a draft of some tokens per step, checked by the model at once.
+
+    Each drafted token is accepted with probability ``acceptance`` as long as all before it were,
+    and the model adds one, so a step makes on average ``(1 - a^(g+1)) / (1 - a)`` tokens of each
+    decoding sequence. The simulation makes exactly this mean, rounded down over all steps so far:
+    the draw of every step is averaged away, the rate is kept. The check costs what ``g`` more
+    tokens per sequence cost, the draft ``g · draft_cost_fraction`` of a plain decode step.
+    Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
+    Decoding", ICML 2023, equation 1 and theorem 3.8.
+    """
+
+    num_speculative_tokens: Count
+    acceptance: Fraction
+    draft_cost_fraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Time of one run of the draft model, as a share of one decode step of the model."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Return the expected tokens that one step makes of one sequence.
+
+        >>> Speculation(num_speculative_tokens=4, acceptance=0.5).tokens_per_step
+        1.9375
+        >>> Speculation(num_speculative_tokens=4, acceptance=1.0).tokens_per_step
+        5.0
+        """
+        return sum(self.acceptance**k for k in range(self.num_speculative_tokens + 1))
+
+
+class ContiguousKv(Part):
+    """KV in one piece per sequence, reserved at admission, first fit in the address space.
+
+    Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
+    PagedAttention", SOSP 2023, sections 3.1 and 6.1 (Orca "Max", "Pow2", "Oracle").
+    """
+
+    reserve: Literal["max", "pow2", "oracle"] = "max"
+    """How much: ``max_model_len``; the prompt and the output rounded up to a power of two; or
+    exactly prompt and output, as if the engine knew the length of the answer."""
+    compaction: bool = False
+    """Move all sequences together when the free space would do but no hole does."""
+    copy_s_per_token: Seconds | None = None
+    """Time to move one token's KV; None = its bytes read and written at the accelerator's
+    memory bandwidth."""
