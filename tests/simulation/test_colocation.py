@@ -52,7 +52,7 @@ def crowd(trace_of, replications, *, n=1600):
 
 
 def test_two_classes_that_share_a_host_are_as_slow_as_processor_sharing_says(shared, trace_of):
-    """Alone E[S] / (1 - own load), in the mix E[S] / (1 - load of both); Kleinrock II, section 4.4."""
+    """Alone E[S] / (1 - own load), in the mix E[S] / (1 - both); Kleinrock II, section 4.4."""
     found = slowdown(shared, replications=5, traces=crowd(trace_of, 5), confidence=0.99).set_index(
         "request_class"
     )
