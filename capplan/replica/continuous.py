@@ -9,6 +9,11 @@ The limits on partial prefills are those of ``vllm/core/scheduler.py`` (V0). One
 several prompts are in progress and the budget is short, decoding goes before them, whoever was
 admitted first; and a job of low priority that preempts itself does not stop those behind it.
 
+With asynchronous scheduling a step is formed while the one before it runs, so a request that
+arrives meanwhile joins the step after it. Here only the arrivals are late: places and blocks that
+a step frees are there for the next, one step sooner than in the real engine.
+Source: vLLM project, ``vllm/v1/engine/core.py``, ``step_with_batch_queue``, version 0.14.
+
 The engine knows no clock: whoever owns it calls :meth:`ContinuousEngine.begin`, waits for as long
 as it says, and calls :meth:`ContinuousEngine.end`. Each call costs O(1) and what changes: the
 decoding sequences all advance together, one *tick* per token, so their context is one sum, the
@@ -83,6 +88,7 @@ class ContinuousEngine:
         self._draft_steps = 0.0 if draft is None else self._drafted * draft.draft_cost_fraction
         self._per_decode = self._width * (1 + self._drafted)
         self._block = batching.block_size
+        self._ahead = batching.async_scheduling
         self._seconds = step_time.seconds
         self._decode_steps = self._tick = 0
         self._admissions = 0
@@ -106,6 +112,7 @@ class ContinuousEngine:
         self._partial: dict[Job, None] = {}
         self._chunks: dict[Job, int] = {}
         self._aborted: list[Job] = []
+        self._begun_s = self._ended_s = math.nan
         self._budget = self._ticks = 0
 
     @property
@@ -149,8 +156,10 @@ class ContinuousEngine:
         for job in list(self._partial):
             if job in self._partial:
                 self._continue_prefill(job)
+        formed_s = self._begun_s if self._formed_ahead(now_s) else now_s
+        self._begun_s = now_s
         if self.waiting and self.preemptions == preempted:
-            self._admit(now_s)
+            self._admit(now_s, formed_s)
         if not self._running:
             return None
         self.steps += 1
@@ -180,6 +189,7 @@ class ContinuousEngine:
         since the step began.
         """
         self._decode_steps += 1
+        self._ended_s = now_s
         self._tick = tick = self._tick + self._ticks
         self._context += self._decoding * self._ticks
         self.output_tokens += self._decoding * self._ticks * self._width
@@ -215,6 +225,10 @@ class ContinuousEngine:
         if not job.finish_step:
             return job.generated_tokens
         return job.output_tokens - max(job.finish_step - self._tick, 0)
+
+    def _formed_ahead(self, now_s: float) -> bool:
+        """Return whether the step that begins was formed when the one before it began."""
+        return self._ahead and self._ended_s == now_s and bool(self._running)
 
     def _stored(self, job: Job) -> int:
         """Return for how many tokens of a running job there is KV."""
@@ -264,11 +278,16 @@ class ContinuousEngine:
         self.preemptions += 1
         self.waiting.push_front(job)
 
-    def _admit(self, now_s: float) -> None:
-        """Admit from the waiting line while tokens, places and blocks last."""
+    def _admit(self, now_s: float, formed_s: float) -> None:
+        """Admit from the waiting line while tokens, places and blocks last.
+
+        Who came after ``formed_s`` is not known yet.
+        """
         new: list[Job] = []
         running, waiting = self._running, self.waiting
         while self._budget > 0 and len(running) < self.places and (job := waiting.first()):
+            if job.scheduler_queue_in_s > formed_s:
+                break
             job.known_tokens = known = job.prompt_tokens + job.generated_tokens
             job.computed_tokens = found = self.kv.found(job, known)
             chunk = int(min(known - found, self._threshold))

@@ -57,7 +57,44 @@ class TablesStep(Part):
     """The same for each decoding sequence of a step, s."""
 
 
-StepTime = Annotated[LinearStep | RooflineStep | TablesStep, Field(discriminator="kind")]
+class SiliconStep(Part):
+    """Step time from the database of aiconfigurator-core: see ``capplan.replica.silicon``."""
+
+    kind: Literal["silicon"] = "silicon"
+    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    backend_version: str = "current"
+    """Version of the engine in the database; ``current`` = its newest complete one."""
+    overhead_s: Seconds = 0.0
+    """What the accelerator idles in a step, s."""
+    per_sequence_s: Seconds = 0.0
+    """The same for each decoding sequence of a step, s."""
+
+
+Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
+
+
+class CalibratedStep(Part):
+    """Step time of another source with its terms scaled: see ``capplan.replica.calibrated``.
+
+    What ``capplan calibrate`` writes.
+    """
+
+    kind: Literal["calibrated"] = "calibrated"
+    base: Base = RooflineStep()
+    dense_scale: Rate = 1.0
+    """Of what a decode step takes without context."""
+    context_scale: Rate = 1.0
+    """Of reading the KV."""
+    prefill_scale: Rate = 1.0
+    """Of what a prefill adds."""
+    fixed_s: Seconds = 0.0
+    """Added to each step, s."""
+
+
+StepTime = Annotated[
+    LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep,
+    Field(discriminator="kind"),
+]
 
 
 class ContinuousBatching(Part):
@@ -95,8 +132,8 @@ class ContinuousBatching(Part):
     Memory Management … with PagedAttention", SOSP 2023, section 4.4); the prompt is computed
     once."""
     async_scheduling: bool = False
-    """Prepare the next step while the accelerator computes: of the scheduler's share of a step
-    (``overhead_s``, ``per_sequence_s``) only what exceeds the accelerator's remains."""
+    """Form each step while the one before it runs (``--async-scheduling``): a request that arrives
+    meanwhile waits for one step more. ``overhead_s`` stays: it is what the accelerator idles."""
     stream_interval: Count = 1
     """Tokens per chunk of a streamed answer, after the first token, which goes at once."""
     cancel_frees: bool = True
