@@ -22,6 +22,7 @@ _HOME = {
     "simulate": "capplan.simulation",
     "judge": "capplan.slo",
     "sweep": "capplan.sweep",
+    "run_stages": "capplan.stages",
     "size": "capplan.sizing",
 }
 

@@ -35,7 +35,17 @@ if TYPE_CHECKING:
     from capplan.slo import Verdict
     from capplan.traffic.trace import Trace
 
-SERVING = ("pools", "replicas", "gateway", "network", "faults", "budget", "warmup_s", "drain_s")
+SERVING = (
+    "pools",
+    "replicas",
+    "gateway",
+    "network",
+    "faults",
+    "budget",
+    "warmup_s",
+    "drain_s",
+    "stages",
+)
 """Fields that change who serves and how, never who arrives."""
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 """Promises that are latencies."""

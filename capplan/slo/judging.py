@@ -15,7 +15,7 @@ from capplan.slo.promises import Judged, promise_reasons
 from capplan.slo.verdict import PRECEDENCE, Reason, Scope, Verdict
 from capplan.statistics import quantiles
 
-NOT_ASKED = ("name", "description", "requests", "warmup_s", "drain_s", "budget")
+NOT_ASKED = ("name", "description", "requests", "warmup_s", "drain_s", "budget", "stages")
 """Fields of a scenario that a verdict does not depend on, or that only its reading changes."""
 
 

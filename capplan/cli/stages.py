@@ -1,0 +1,128 @@
+"""``capplan stages``: the load acceptance of a scenario."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from capplan.cli import exits
+from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.parsing import (
+    add_backend,
+    add_check,
+    add_command,
+    add_json,
+    add_out,
+    add_scenario,
+    add_seed,
+    add_trace,
+    scenario_of,
+)
+
+
+def add(commands: Any) -> None:
+    """Offer the command."""
+    parser = add_command(
+        commands,
+        "stages",
+        "raise the load until a promise breaks, overload, fail a replica, see it recover",
+        _run,
+        "Which stages, at which loads and for how long: --set stages.FIELD=VALUE.",
+    )
+    add_scenario(parser)
+    add_trace(parser)
+    add_seed(parser)
+    parser.add_argument(
+        "--next",
+        dest="try_next",
+        action="store_true",
+        help="run the one change of the crossed limit as a candidate",
+    )
+    add_backend(parser)
+    add_out(parser, required=True)
+    add_check(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    scenario = scenario_of(args)
+
+    from capplan.evidence.encoding import plain
+    from capplan.stages import run_stages
+
+    found = run_stages(scenario, seed=args.seed, try_next=args.try_next)
+    found.write(args.out)
+    document = plain(found.to_json())
+    if args.json:
+        print_json(document)
+    else:
+        _print(document, args.out)
+    return exits.checked(document["verdict"]["outcome"], check=args.check)
+
+
+def _print(document: Mapping[str, Any], out: str) -> None:
+    rows = [
+        (
+            s["name"],
+            s["load_rps"],
+            s["goodput_rps"],
+            "yes" if s["counts"] else "no",
+            ", ".join(f"{b['request_class']} {b['promise']}" for b in s["breaks"][:1]),
+            s["note"],
+        )
+        for s in document["stages"]
+    ]
+    print_table(rows, ["stage", "load (1/s)", "goodput (1/s)", "counts", "breaks first", "note"])
+    sys.stdout.write(f"\n{_degradation(document['first_degradation'])}\n{_knee(document)}\n\n")
+    loads = [
+        (name, entry["to_rps"], *entry["interval"])
+        for name, entry in document["acceptable_load"].items()
+    ]
+    print_table(loads, ["class", "acceptable load (1/s)", "kept up to", "surely broken from"])
+    sys.stdout.write("\n")
+    acted = [
+        (p["boundary"], p["action"], "yes" if p["acted"] else "no", p["requests"])
+        for p in document["protective_actions"]
+    ]
+    print_table(acted, ["boundary", "protective action", "acted", "requests ended"])
+    _print_recovery(document["recovery"])
+    _print_next(document["next"])
+    print_verdict(document["verdict"])
+    sys.stdout.write(f"\nstored in {out}\n")
+
+
+def _degradation(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "first degradation: none of the loads breaks a promise"
+    limit = point["limit"]
+    return (
+        f"first degradation: {point['request_class']} {point['promise']} at "
+        f"{point['load_rps']:.4g}/s in {point['layer']} (run {point['run_id']}); it is controlled "
+        f"by {limit['field']}, now {limit['value']}"
+    )
+
+
+def _knee(document: Mapping[str, Any]) -> str:
+    knee = document["knee"]
+    if knee is None or knee["load_rps"] is None:
+        return f"knee: none{'' if knee is None else ', ' + knee['reason']}"
+    low, high = knee["interval"]
+    return f"knee: {knee['load_rps']:.4g}/s [{low:.4g}, {high:.4g}]"
+
+
+def _print_recovery(recovery: Mapping[str, Any] | None) -> None:
+    if recovery is None:
+        return
+    sys.stdout.write("\n")
+    rows = [(c["outcome"], c["step"], c["next_action"]) for c in recovery["checks"]]
+    print_table(rows, ["", "re-check after the overload", "next action"])
+
+
+def _print_next(candidate: Mapping[str, Any] | None) -> None:
+    if candidate is None:
+        return
+    change = candidate["change"]
+    sys.stdout.write(f"\nnext change: {change['field']} = {change['candidate']}\n")
+    print_verdict(candidate["verdict"])

@@ -1,0 +1,37 @@
+"""Load acceptance: where a service first degrades, whether it protects itself and recovers.
+
+:func:`run_stages` runs what ``scenario.stages`` plans and returns an :class:`Acceptance`.
+"""
+
+from capplan.stages.acceptance import Acceptance
+from capplan.stages.candidate import Candidate
+from capplan.stages.degradation import Degradation
+from capplan.stages.knee import Knee, knee_of
+from capplan.stages.loads import Loads, loads_of
+from capplan.stages.protection import Protection, protections
+from capplan.stages.ramp import Ramp, raise_load
+from capplan.stages.recovery import Recovery, recovery_of
+from capplan.stages.run import run_stages
+from capplan.stages.stage import Stage, stage_of
+from capplan.stages.trends import Trend, slope_per_hour
+
+__all__ = [
+    "Acceptance",
+    "Candidate",
+    "Degradation",
+    "Knee",
+    "Loads",
+    "Protection",
+    "Ramp",
+    "Recovery",
+    "Stage",
+    "Trend",
+    "knee_of",
+    "loads_of",
+    "protections",
+    "raise_load",
+    "recovery_of",
+    "run_stages",
+    "slope_per_hour",
+    "stage_of",
+]

@@ -1,0 +1,204 @@
+"""The acceptance: stages, knee, first degradation, recovery, protection, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
+from capplan.evidence.encoding import plain
+from capplan.slo import PRECEDENCE, Verdict, scope_of
+from capplan.stages.metrics import levels
+from capplan.stages.rules import Findings, rules
+from capplan.stages.trends import trends_of
+
+if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+    from capplan.stages.candidate import Candidate
+    from capplan.stages.degradation import Degradation
+    from capplan.stages.knee import Knee
+    from capplan.stages.loads import Loads
+    from capplan.stages.protection import Protection
+    from capplan.stages.ramp import Ramp
+    from capplan.stages.recovery import Recovery
+    from capplan.stages.stage import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Acceptance:
+    """What the stages of a scenario found."""
+
+    scenario: Scenario
+    seed: int
+    trace: TraceIdentity
+    findings: Findings
+    knees: tuple[Knee, ...]
+    protections: tuple[Protection, ...]
+    verdict: Verdict
+    candidate: Candidate | None = None
+    asked_next: bool = False
+
+    @property
+    def loads(self) -> Loads:
+        """Return the rates the stages were run at."""
+        return self.findings.loads
+
+    @property
+    def ramp(self) -> Ramp | None:
+        """Return the ramp, None where none was run."""
+        return self.findings.ramp
+
+    @property
+    def baseline(self) -> Stage | None:
+        """Return the stage at low load."""
+        return self.findings.baseline
+
+    @property
+    def first_degradation(self) -> Degradation | None:
+        """Return where a promise first breaks; None where none does."""
+        return self.findings.degradation
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """Return how it comes back after the fall-back; None where none was run."""
+        return self.findings.recovery
+
+    @property
+    def knee(self) -> Knee | None:
+        """Return the knee of the pool that degrades first, else of the primary pool."""
+        point = self.first_degradation
+        name = point.request_class if point else self.scenario.request_class().name
+        pool = self.scenario.pool_of(name).name
+        return next((k for k in self.knees if k.pool == pool), None)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Return every stage in the order of the plan, void tries before what they gave way to."""
+        return tuple(self._stages())
+
+    def _stages(self) -> Iterator[Stage]:
+        if self.baseline is not None:
+            yield self.baseline
+        if self.ramp is not None:
+            yield from self.ramp.voids
+            yield from self.ramp.steps
+        yield from self.findings.others.values()
+
+    def stage(self, kind: str) -> Stage | None:
+        """Return the stage of a kind beside the ramp; None where it was not run."""
+        return self.findings.others.get(kind)
+
+    def acceptable(self) -> dict[str, dict[str, Any]]:
+        """Return the load up to which each class's promises are kept, with its interval."""
+        if self.ramp is None:
+            return {}
+        found = {}
+        for c in self.scenario.classes:
+            to_rps, interval = self.ramp.acceptable(c.name)
+            share = self.loads.share.get(c.name, 0.0)
+            found[c.name] = {
+                "to_rps": to_rps,
+                "interval": list(interval),
+                "class_rps": share * to_rps,
+                "of": "all requests per second, at the mix of the traffic",
+            }
+        return found
+
+    @property
+    def inputs(self) -> Inputs:
+        """Return what decides the acceptance."""
+        return Inputs(
+            kind="stages",
+            scenario=self.scenario,
+            seed=self.seed,
+            trace=self.trace,
+            asked={"next": self.asked_next},
+        )
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the acceptance: the hash of its inputs."""
+        return self.inputs.run_id
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``stages --json``."""
+        knee, point = self.knee, self.first_degradation
+        return {
+            "run_id": self.run_id,
+            "loads": self.loads.to_json(),
+            "stages": [{**s.to_json(), "levels": levels(s)} for s in self.stages],
+            "knee": None if knee is None else knee.to_json(),
+            "knees": [k.to_json() for k in self.knees],
+            "client_limit_rps": None if self.ramp is None else self.ramp.client_limit_rps,
+            "first_degradation": None if point is None else point.to_json(),
+            "acceptable_load": self.acceptable(),
+            "recovery": None if self.recovery is None else self.recovery.to_json(),
+            "protective_actions": [p.to_json() for p in self.protections],
+            "trends": self._trends(),
+            "next": None if self.candidate is None else self.candidate.to_json(),
+            "verdict": self.verdict.to_json(),
+        }
+
+    def _trends(self) -> list[dict[str, Any]]:
+        soak = self.stage("soak")
+        return [] if soak is None else [trend.to_json() for trend in trends_of(soak)]
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per stage: loads, flows, whether it counts, what breaks first."""
+        rows = []
+        for s in self.stages:
+            ended = s.table["outcome"].value_counts(normalize=True)
+            first = s.breaks[0] if s.breaks else None
+            rows.append(
+                {
+                    "stage": s.name,
+                    "kind": s.kind,
+                    "load_rps": s.load_rps,
+                    "requests": len(s.table),
+                    "throughput_rps": s.throughput_rps,
+                    "goodput_rps": s.goodput_rps,
+                    "timed_out_fraction": float(ended.get("timed_out", 0.0)),
+                    "rejected_fraction": float(ended.get("rejected", 0.0)),
+                    "stationary": s.stationary,
+                    "counts": s.counts,
+                    "request_class": first.request_class if first else "",
+                    "promise": first.promise if first else "",
+                    "note": s.told,
+                    "run_id": s.run_id,
+                }
+            )
+        return pd.DataFrame(rows).astype({"stationary": "boolean"})
+
+    def write(self, folder: str | Path) -> RunRecord:
+        """Store the acceptance in ``folder``, and each of its runs in ``stages/`` below it.
+
+        Same rules as :func:`capplan.evidence.write_run`; a folder that lacks some of the runs
+        (a writer was stopped) is completed.
+        """
+        document = plain(self.to_json())
+        tables = {"stages": self.frame()}
+        record = store(self.inputs, tables, folder, document["verdict"], summary=document)
+        written = set()
+        for s in self.stages:
+            if s.run_id not in written:
+                written.add(s.run_id)
+                write_run(s.run, s.verdict, Path(folder) / "stages" / folder_name(s))
+        return record
+
+
+def folder_name(stage: Stage) -> str:
+    """Return the name of a stage's run folder: what it is, then its run id."""
+    return f"{stage.name.replace(' ', '-')}-{stage.run_id}"
+
+
+def verdict_of(findings: Findings) -> Verdict:
+    """Return the verdict of all rules, the worst first, in the scope of all stages' runs."""
+    reasons = sorted(rules(findings), key=lambda r: PRECEDENCE.index(r.outcome))
+    stages = [s for s in (findings.baseline, *(findings.ramp.steps if findings.ramp else ())) if s]
+    stages += list(findings.others.values())
+    scope = scope_of([s.run for s in stages], [s.table for s in stages])
+    return Verdict(reasons=tuple(reasons), scope=scope)

@@ -1,0 +1,182 @@
+"""Which promises a stage breaks, how surely, and which allowance was used up first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from capplan.results.requests import outcome_is, streamed
+from capplan.scenario import Promises, Scenario
+from capplan.statistics import Estimate, share_interval
+
+if TYPE_CHECKING:
+    from capplan.slo import Verdict
+
+Flags = npt.NDArray[np.bool_]
+
+ROUNDING_S = 1e-9
+MOST_IDS = 20
+"""Requests named as evidence of one break."""
+CAPACITY_RULES = (
+    "deadline_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "availability_fraction",
+    "error_rate_fraction",
+    "timeout_rate_fraction",
+    "goodput_fraction",
+)
+"""Promises that load can break, as shares of requests that may break each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Break:
+    """A broken promise: the share of requests that break it, and who they are.
+
+    ``used_up_s`` is when more requests had broken it than the whole stage allows: of several
+    broken promises, the first to use up its allowance broke first.
+    """
+
+    request_class: str
+    promise: str
+    share: Estimate
+    allowed_fraction: float
+    used_up_s: float
+    span_s: tuple[float, float]
+    violators: pd.DataFrame
+
+    @property
+    def proven(self) -> bool:
+        """Return whether the whole interval is beyond what is allowed."""
+        return self.share.low > self.allowed_fraction
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Return the first requests that broke it."""
+        return [str(name) for name in self.violators["request_id"].iloc[:MOST_IDS]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the break as plain values."""
+        return {
+            "request_class": self.request_class,
+            "promise": self.promise,
+            "share_fraction": self.share.value,
+            "interval": [self.share.low, self.share.high],
+            "allowed_fraction": self.allowed_fraction,
+            "proven": self.proven,
+            "span_s": list(self.span_s),
+            "request_ids": self.request_ids,
+        }
+
+
+def breaks_of(verdict: Verdict, table: pd.DataFrame, scenario: Scenario) -> tuple[Break, ...]:
+    """Return the promises that a verdict finds broken, the first to break first."""
+    failed = [
+        (r.request_class, r.rule)
+        for r in verdict.reasons
+        if r.outcome == "fail" and r.request_class and r.rule in CAPACITY_RULES
+    ]
+    found = [
+        broken(table[table["request_class"] == name], scenario.request_class(name).promises, rule)
+        for name, rule in failed
+    ]
+    return tuple(sorted(found, key=_first))
+
+
+def proven_breaks(table: pd.DataFrame, scenario: Scenario) -> tuple[Break, ...]:
+    """Return the promises that some requests break beyond doubt, the first to break first."""
+    return tuple(sorted((b for b in _all(table, scenario) if b.proven), key=_first))
+
+
+def _all(table: pd.DataFrame, scenario: Scenario) -> Iterator[Break]:
+    for request_class in scenario.classes:
+        own = table[table["request_class"] == request_class.name]
+        for rule in stated(request_class.promises):
+            if len(own):
+                yield broken(own, request_class.promises, rule)
+
+
+def stated(promises: Promises) -> Iterable[str]:
+    """Return the promises of a class that load can break."""
+    return [rule for rule in CAPACITY_RULES if getattr(promises, rule) is not None]
+
+
+def broken(own: pd.DataFrame, promises: Promises, rule: str) -> Break:
+    """Return how the requests of one class break one of its promises."""
+    applies, violates = _violations(own, promises, rule)
+    asked = own[applies]
+    bad = violates[applies]
+    allowed = allowance(promises, rule)
+    violators = asked[bad]
+    share = share_interval(int(bad.sum()), len(asked))
+    return Break(
+        request_class=str(own["request_class"].iloc[0]),
+        promise=rule,
+        share=share,
+        allowed_fraction=allowed,
+        used_up_s=_used_up(violators, allowed * len(asked)),
+        span_s=_span(violators),
+        violators=violators,
+    )
+
+
+def allowance(promises: Promises, rule: str) -> float:
+    """Return the share of requests that may break a promise.
+
+    >>> round(allowance(Promises(ttft_s=1.0, quantile=0.99), "ttft_s"), 6)
+    0.01
+    """
+    if rule in ("deadline_s", "ttft_s", "tpot_s", "e2e_s"):
+        return 1 - promises.quantile
+    value = float(getattr(promises, rule))
+    return 1 - value if rule in ("availability_fraction", "goodput_fraction") else value
+
+
+def _violations(own: pd.DataFrame, promises: Promises, rule: str) -> tuple[Flags, Flags]:
+    """Return to which requests a promise applies, and which break it (a failure breaks it)."""
+    everyone = np.ones(len(own), dtype=np.bool_)
+    succeeded = outcome_is(own, "succeeded")
+    if rule == "deadline_s":
+        limit = own["deadline_s"].to_numpy(np.float64, na_value=np.nan)
+        limit = np.where(np.isnan(limit), promises.deadline_s or np.nan, limit)
+        return everyone, own["e2e_censored_s"].to_numpy(np.float64) > limit + ROUNDING_S
+    if rule in ("ttft_s", "tpot_s", "e2e_s"):
+        value = own[rule].to_numpy(np.float64)
+        applies = everyone if rule == "e2e_s" else streamed(own)
+        if rule == "tpot_s":
+            tokens = own["output_tokens"].to_numpy(np.float64, na_value=np.nan)
+            applies = applies & ~(succeeded & (tokens <= 1))
+        late = np.nan_to_num(value, nan=-np.inf) > getattr(promises, rule) + ROUNDING_S
+        return applies, ~succeeded | late
+    if rule == "error_rate_fraction":
+        return everyone, outcome_is(own, "rejected") | outcome_is(own, "failed")
+    if rule == "timeout_rate_fraction":
+        return everyone, outcome_is(own, "timed_out")
+    if rule == "goodput_fraction":
+        return everyone, own["good"].to_numpy(np.float64) == 0
+    return everyone, ~succeeded
+
+
+def _used_up(violators: pd.DataFrame, allowed: float) -> float:
+    """Return when the first request broke a promise that was one too many, s; inf if none."""
+    ends = np.sort(violators["finish_s"].fillna(np.inf).to_numpy(np.float64))
+    place = math.floor(allowed + ROUNDING_S)
+    return float(ends[place]) if place < ends.size else math.inf
+
+
+def _span(violators: pd.DataFrame) -> tuple[float, float]:
+    if violators.empty:
+        return math.nan, math.nan
+    last = violators["finish_s"].max()
+    return float(violators["intended_start_s"].min()), float(last)
+
+
+def _first(found: Break) -> tuple[float, float, str]:
+    return found.used_up_s, found.span_s[0], found.promise

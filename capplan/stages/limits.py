@@ -1,0 +1,123 @@
+"""The one field that controls a crossed limit, and the value to try next."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capplan.results.timelines import held_values
+from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
+
+if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+    from capplan.stages.layers import Blame
+    from capplan.stages.stage import Stage
+
+FULL = 0.9
+"""Share of a limit at which its holder counts as full; a default of this project."""
+MORE = 1.2
+"""The next value of a limit: one step of the ramp more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A field of the scenario, its value, the value to try, and why this field."""
+
+    field: str
+    value: Any
+    candidate: Any
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the limit as plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def limit_of(stage: Stage, request_class: str, found: Blame) -> Limit:
+    """Return the field that controls the limit a stage crossed."""
+    scenario = stage.scenario
+    gateway, pool = scenario.gateway, scenario.pool_of(request_class)
+    if found.layer == "gateway":
+        if gateway.rate_limit is not None and found.reason == "rate_limit":
+            rate = gateway.rate_limit.rate_rps
+            why = "the gateway's rate limit refuses them"
+            return _more("gateway.rate_limit.rate_rps", rate, why)
+        if gateway.concurrency is not None:
+            why = "the gateway holds as many open as it may"
+            return _count("gateway.concurrency", gateway.concurrency, why)
+    if found.layer == "network":
+        value = scenario.network.one_way_s
+        return Limit(
+            field="network.one_way_s", value=value, candidate=value / 2, why="the way is too long"
+        )
+    return _pool_limit(stage, scenario, pool, found)
+
+
+def _pool_limit(stage: Stage, scenario: Scenario, pool: Pool, found: Blame) -> Limit:
+    """Return what keeps a pool's requests waiting: its batch, its KV, its router, its replicas."""
+    path, batching = f"pools.{pool.name}", pool.batching
+    if found.layer == "batch_window" and isinstance(batching, DynamicBatching):
+        value = batching.max_queue_delay_s
+        field = f"{path}.batching.max_queue_delay_s"
+        return Limit(
+            field=field, value=value, candidate=value / 2, why="they wait for the window to close"
+        )
+    if isinstance(batching, ContinuousBatching) and found.layer in _WAITS:
+        running = _level(stage, pool, "running", 0.95)
+        memory = _level(stage, pool, "kv_usage_fraction", 0.95)
+        if running >= FULL * batching.max_num_seqs and not memory >= FULL:
+            why = f"replicas run {running:.0f} of {batching.max_num_seqs} sequences at once"
+            return _count(f"{path}.batching.max_num_seqs", batching.max_num_seqs, why)
+    if found.layer == "service_queue" and pool.router.max_in_flight is not None:
+        held = _level(stage, pool, "in_flight", 0.95, layer="decode")
+        busy = _level(stage, pool, "busy_fraction", 0.5)
+        if held >= FULL * pool.router.max_in_flight and not busy >= FULL:
+            why = "the router passes no more to a replica that is not busy"
+            return _count(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
+    why = f"{pool.name} serves no more: its {found.layer.replace('_', ' ')} holds the time"
+    value = pool.replicas
+    return Limit(field=f"{path}.replicas", value=value, candidate=value + 1, why=why)
+
+
+_WAITS = ("service_queue", "scheduler_queue")
+
+
+def _level(
+    stage: Stage, pool: Pool, metric: str, quantile: float, *, layer: str | None = None
+) -> float:
+    """Return a quantile over time of a metric of a pool's replicas; NaN where it is not told.
+
+    ``running`` is the sum of what a replica prefills and decodes.
+    """
+    rows = stage.run.timeline
+    names = served_replicas(stage, pool)
+    rows = rows[rows["replica"].isin(names) & (rows["metric"] == metric)]
+    if metric == "running":
+        sums = rows.groupby(["time_s", "replica"], observed=True)["value"].sum()
+        rows = sums.reset_index().assign(metric="running", layer="decode")
+    if layer is not None:
+        rows = rows[rows["layer"] == layer]
+    values, spans = held_values(rows, metric, start_s=stage.start_s, end_s=stage.end_s)
+    told = (spans > 0) & ~np.isnan(values)
+    if not told.any():
+        return math.nan
+    order = np.argsort(values[told])
+    share = np.cumsum(spans[told][order]) / spans[told].sum()
+    return float(values[told][order][np.searchsorted(share, quantile - 1e-12)])
+
+
+def served_replicas(stage: Stage, pool: Pool) -> list[str]:
+    """Return the names of a pool's replicas, as they stand in the timeline."""
+    known = stage.run.timeline["replica"].unique()
+    return [str(n) for n in known if str(n).rpartition("-")[0] == pool.name]
+
+
+def _more(field: str, value: float, why: str) -> Limit:
+    return Limit(field=field, value=value, candidate=value * MORE, why=why)
+
+
+def _count(field: str, value: int, why: str) -> Limit:
+    return Limit(field=field, value=value, candidate=math.ceil(value * MORE), why=why)

@@ -1,0 +1,245 @@
+"""The stages beside the ramp: baseline, bursts, long outputs, fall-back, failure, soak, waves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from capplan.results import per_request
+from capplan.slo import judge
+from capplan.stages.breaks import breaks_of
+from capplan.stages.loads import Loads
+from capplan.stages.playing import play, step, warmed_up
+from capplan.stages.stage import Stage, stage_of, windowed
+from capplan.traffic.draw import draw
+
+if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+    from capplan.stages.ramp import Ramp
+
+
+def baseline(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return the stage at low load that the others are compared with."""
+    load = loads.start_rps
+    found, _ = step(
+        scenario, load, before_rps=load / 2, name="baseline", kind="baseline", seed=seed
+    )
+    return found
+
+
+def burst(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return the planned load with bursts to a multiple of the planned peak."""
+    plan = scenario.stages
+    first = plan.every_s / 2
+    duration = plan.bursts * plan.every_s
+    perturbation = {
+        "kind": "bursts",
+        "peak_fraction": plan.peak_fraction * loads.peak_rps / loads.planned_rps,
+        "burst_s": plan.burst_s,
+        "every_s": plan.every_s,
+        "first_s": first,
+    }
+    run = play(
+        scenario,
+        {"kind": "steady", "rate_rps": loads.planned_rps},
+        duration_s=duration,
+        seed=seed,
+        perturbations=[perturbation],
+    )
+    load = plan.peak_fraction * loads.peak_rps
+    note = f"{plan.bursts} bursts of {plan.burst_s:g} s to {load:.3g}/s"
+    start, _ = warmed_up(run, ramp_s=0.0, end_s=first, steady_s=first / 2)
+    return stage_of("burst", "burst", load, run, start_s=start, end_s=duration, note=note)
+
+
+def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return the planned load with some very long outputs; the others' promises are judged.
+
+    Who asks for thousands of tokens can hardly be answered in the time promised for hundreds; the
+    question is whether the others still are.
+    """
+    plan = scenario.stages
+    perturbation = {
+        "kind": "long_outputs",
+        "fraction": plan.long_fraction,
+        "above_tokens": plan.long_above_tokens,
+        "max_tokens": plan.long_max_tokens,
+    }
+    samples = samples_s(loads, scenario) / (1 - plan.long_fraction)
+    end = max(plan.step_s, min(plan.longest_s, plan.ramp_s + samples))
+    run = play(
+        scenario,
+        {"kind": "steady", "rate_rps": loads.planned_rps},
+        duration_s=end,
+        seed=seed,
+        perturbations=[perturbation],
+    )
+    start, _ = warmed_up(run, ramp_s=0.0, end_s=end, steady_s=plan.steady_s)
+    found = stage_of(
+        "long outputs", "long_outputs", loads.planned_rps, run, start_s=start, end_s=end
+    )
+    frame = run.trace.frame
+    short = frame.loc[frame["output_tokens"] <= plan.long_above_tokens, "request_id"]
+    part = windowed(found.run, start, end)
+    log = part.requests
+    part = replace(part, requests=log[log["request_id"].isin(short)].reset_index(drop=True))
+    table, verdict = per_request(part), judge(part)
+    many = len(frame) - len(short)
+    return replace(
+        found,
+        table=table,
+        verdict=verdict,
+        breaks=breaks_of(verdict, table, scenario),
+        note=f"judged without the {many} requests of more than {plan.long_above_tokens:,} tokens",
+    )
+
+
+def fall_back(scenario: Scenario, loads: Loads, ramp: Ramp | None, *, seed: int) -> Stage:
+    """Return an overload of half a step's length, then the baseline load; the latter is judged.
+
+    The overload is the highest load of the ramp, or that of a burst if it is higher.
+    """
+    plan = scenario.stages
+    top = max((s.load_rps for s in ramp.steps), default=0.0) if ramp else 0.0
+    over = max(top, plan.peak_fraction * loads.peak_rps)
+    held = plan.step_s / 2
+    end = held + plan.fall_back_s
+    shape = {
+        "kind": "sequence",
+        "parts": [
+            {"shape": {"kind": "steady", "rate_rps": over}, "duration_s": held},
+            {
+                "shape": {"kind": "steady", "rate_rps": loads.start_rps},
+                "duration_s": plan.fall_back_s,
+            },
+        ],
+    }
+    run = play(scenario, shape, duration_s=end, seed=seed)
+    note = f"after {held:g} s at {over:.3g}/s"
+    low = loads.start_rps
+    found = stage_of("fall back", "fall_back", low, run, start_s=held, end_s=end, note=note)
+    return replace(found, top_rps=over)
+
+
+def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
+    """Return the planned load while one replica is away, and the retest after its return.
+
+    Where the plan states no ``down_s`` it is away for the pool's cold start, or for longer, until
+    each class's percentiles have their samples.
+    """
+    plan = scenario.stages
+    pool = scenario.pool(plan.failed_pool)
+    at = plan.step_s / 2
+    enough = min(samples_s(loads, scenario), plan.longest_s)
+    down = plan.down_s or max(pool.cold_start_s or plan.step_s, enough)
+    back = at + down
+    end = back + plan.fall_back_s + plan.steady_s
+    crash = {"kind": "crash", "pool": pool.name, "at_s": at, "count": 1, "down_s": down}
+    run = play(
+        scenario,
+        {"kind": "steady", "rate_rps": loads.planned_rps},
+        duration_s=end,
+        seed=seed,
+        faults=[crash],
+    )
+    load = loads.planned_rps
+    note = f"one of {pool.replicas} {pool.name} replicas away for {down:g} s"
+    one = stage_of("failure", "failure", load, run, start_s=at, end_s=back, note=note)
+    other = stage_of(
+        "retest", "retest", load, one.run, start_s=back + plan.fall_back_s / 2, end_s=end,
+        note="after the replica's return",
+    )  # fmt: skip
+    return one, other
+
+
+def samples_s(loads: Loads, scenario: Scenario) -> float:
+    """Return how long the planned load takes to give each class's percentiles their samples, s.
+
+    A tenth more, because arrivals are random; inf for a class that never comes.
+    """
+    rates = {c.name: loads.planned_rps * loads.share.get(c.name, 0.0) for c in scenario.classes}
+    needed = {c.name: c.promises.samples_needed() for c in scenario.classes}
+    times = [needed[n] / rate if rate > 0 else math.inf for n, rate in rates.items()]
+    return 1.1 * max(times)
+
+
+def soak(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return the planned load for as long as the plan's soak lasts."""
+    plan = scenario.stages
+    return _plain(
+        scenario,
+        "soak",
+        loads.planned_rps,
+        shape={"kind": "steady", "rate_rps": loads.planned_rps},
+        end=plan.soak_s,
+        seed=seed,
+    )
+
+
+def spike(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return one spike to a multiple of the planned peak, out of the baseline."""
+    plan = scenario.stages
+    peak = plan.peak_fraction * loads.peak_rps
+    shape = {
+        "kind": "spike",
+        "base_rps": loads.start_rps,
+        "peak_rps": peak,
+        "burst_s": plan.burst_s,
+        "every_s": plan.every_s,
+        "first_s": plan.step_s / 2,
+    }
+    return _plain(scenario, "spike", peak, shape=shape, end=plan.step_s, seed=seed)
+
+
+def wave(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return two periods of a wave around the planned load."""
+    plan = scenario.stages
+    shape = {
+        "kind": "wave",
+        "rate_rps": loads.planned_rps,
+        "amplitude_fraction": plan.wave_amplitude_fraction,
+        "period_s": plan.wave_period_s,
+    }
+    return _plain(
+        scenario, "wave", loads.planned_rps, shape=shape, end=2 * plan.wave_period_s, seed=seed
+    )
+
+
+def replay(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
+    """Return the scenario's own traffic, as it stands."""
+    from capplan.simulation import simulate
+
+    trace = draw(scenario, seed=seed)
+    run = simulate(scenario, trace=trace, seed=seed)
+    end = math.nextafter(float(trace.frame["arrival_s"].iloc[-1]), math.inf)
+    return stage_of(
+        "replay", "replay", loads.planned_rps, run, start_s=scenario.warmup_s, end_s=end
+    )
+
+
+def _plain(
+    scenario: Scenario, kind: str, load: float, *, shape: Mapping[str, Any], end: float, seed: int
+) -> Stage:
+    run = play(scenario, shape, duration_s=end, seed=seed)
+    start, _ = warmed_up(run, ramp_s=0.0, end_s=end, steady_s=0.8 * end)
+    return stage_of(kind, kind, load, run, start_s=start, end_s=end)
+
+
+Play = Callable[..., Stage]
+SELECTABLE: Mapping[str, Play] = {
+    "burst": burst,
+    "long_outputs": long_outputs,
+    "soak": soak,
+    "spike": spike,
+    "wave": wave,
+    "replay": replay,
+}
+
+
+def selected(scenario: Scenario, loads: Loads, *, seed: int) -> Iterator[Stage]:
+    """Yield the plan's stages that need no other stage, in its order."""
+    for kind in scenario.stages.run:
+        if kind in SELECTABLE:
+            yield SELECTABLE[kind](scenario, loads, seed=seed)

@@ -1,0 +1,330 @@
+"""Does it come back: queues, errors, replicas, memory and answers after an overload has ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from capplan.results.requests import outcome_is
+from capplan.slo import Outcome, Reason
+from capplan.statistics import share_interval
+
+if TYPE_CHECKING:
+    from capplan.results import RunResult
+    from capplan.stages.stage import Stage
+
+Floats = npt.NDArray[np.float64]
+
+QUEUES = ("gateway", "service_queue", "scheduler_queue")
+TAIL = 0.5
+"""Last part of the fall-back whose answers must be those of the baseline again."""
+SLACK_FRACTION = 0.05
+"""How far above its level in the baseline a memory usage counts as back."""
+FLAPS = 2
+"""Turns (up then down, or down then up) of a replica count that count as flapping; a default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Times from the end of the overload, s; NaN = never within the fall-back, or not measured."""
+
+    queues_empty_s: float
+    error_rate_back_s: float
+    replicas_stable_s: float
+    memory_back_s: float
+    answers_back_s: float
+    converged: bool
+    memory_measured: bool
+    run_id: str
+    window_s: tuple[float, float]
+    reasons: tuple[Reason, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the recovery as plain values; its reasons are the on-call's re-check steps."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "reasons"}
+        steps = [
+            {"step": r.evidence, "rule": r.rule, "outcome": r.outcome, "next_action": r.next_action}
+            for r in self.reasons
+        ]
+        return {**plain, "window_s": list(self.window_s), "checks": steps}
+
+
+def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
+    """Return how a stage that follows an overload comes back, compared with the baseline."""
+    run, begin, end = stage.run, stage.start_s, stage.end_s
+    queues = _queues_empty(run, begin, end)
+    errors = errors_back(stage.table, begin)
+    replicas, turns = _replicas(run, begin, end)
+    memory = _memory_back(run, begin, end, baseline)
+    answers = _answers_back(stage, baseline)
+    measured = not run.timeline[run.timeline["metric"] == "kv_usage_fraction"].empty
+    times = [queues, errors, replicas, answers] + ([memory] if measured else [])
+    reasons = tuple(
+        _reasons(stage, baseline, queues=queues, errors=errors, memory=memory, answers=answers)
+    )
+    reasons += tuple(_mechanisms(stage, baseline, turns=turns))
+    settled = all(math.isfinite(t) for t in times)
+    return Recovery(
+        queues_empty_s=queues,
+        error_rate_back_s=errors,
+        replicas_stable_s=replicas,
+        memory_back_s=memory,
+        answers_back_s=answers,
+        converged=settled and all(r.outcome != "fail" for r in reasons),
+        memory_measured=measured,
+        run_id=stage.run_id,
+        window_s=(begin, end),
+        reasons=reasons,
+    )
+
+
+def _reasons(
+    stage: Stage,
+    baseline: Stage | None,
+    *,
+    queues: float,
+    errors: float,
+    memory: float,
+    answers: float,
+) -> Iterator[Reason]:
+    span = stage.end_s - stage.start_s
+    drain = "shorten the queues, or let entries expire before they reach the accelerator"
+    yield _timed("backlog_drains", queues, span, "the queues are empty again", drain)
+    yield _timed("errors_back", errors, span, "no later request fails", "see what still fails")
+    if not stage.run.timeline[stage.run.timeline["metric"] == "kv_usage_fraction"].empty:
+        text = "KV usage is back at the baseline's"
+        yield _timed("memory_back", memory, span, text, "find what does not return its KV")
+    own = _tail(stage)
+    good = float(own["good"].mean(skipna=False)) if len(own) else math.nan
+    usual = math.nan if baseline is None else float(baseline.table["good"].mean(skipna=False))
+    told = f"representative requests succeed again: {good:.1%} good, {usual:.1%} in the baseline"
+    yield _timed("answers_back", answers, span, told, "see which promise they break, and where")
+
+
+def _timed(rule: str, value: float, span: float, text: str, action: str) -> Reason:
+    back = math.isfinite(value)
+    told = f"{text}: after {value:.3g} s" if back else f"{text}: not within {span:.4g} s"
+    outcome: Outcome = "pass" if back else "fail"
+    return Reason(
+        rule=rule,
+        outcome=outcome,
+        value=value,
+        limit=span,
+        evidence=told,
+        next_action="" if back else action,
+    )
+
+
+def _mechanisms(stage: Stage, baseline: Stage | None, *, turns: int) -> Iterator[Reason]:
+    """Yield the rules "not recovered while …"."""
+    yield _too_old(stage)
+    yield _cancelled_compute(stage)
+    yield _retries_go_on(stage, baseline)
+    yield _replica_rules(stage, turns)
+    yield _same_version(stage, baseline)
+
+
+def _too_old(stage: Stage) -> Reason:
+    """Fail where entries older than their budget remain when the fall-back ends."""
+    log = stage.run.requests
+    here = (log["finish_s"].isna() | (log["finish_s"] > stage.end_s)) & (
+        log["intended_start_s"] < stage.end_s
+    )
+    age = stage.end_s - log.loc[here, "intended_start_s"]
+    old = int((age > log.loc[here, "deadline_s"]).sum())
+    return _rule(
+        "no_entry_older_than_its_budget",
+        old == 0,
+        value=old,
+        evidence=f"{old} of {int(here.sum())} entries are older than their deadline at the end",
+        action="let entries expire in the queue that holds them",
+    )
+
+
+def _cancelled_compute(stage: Stage) -> Reason:
+    """Fail where attempts whose caller has left still compute when the fall-back ends."""
+    log = stage.run.requests
+    left = log["outcome"].isin(["timed_out", "cancelled"]) & log["batch_in_s"].notna()
+    still = left & (log["finish_s"] < stage.end_s) & (log["decode_end_s"] > stage.end_s)
+    count = int(still.sum())
+    return _rule(
+        "no_cancelled_request_computes",
+        count == 0,
+        value=count,
+        evidence=f"{count} attempts whose caller left are still computed at the end",
+        action="set batching.cancel_frees, or cancel in the engine",
+    )
+
+
+def _retries_go_on(stage: Stage, baseline: Stage | None) -> Reason:
+    late = _tail(stage)
+    again = int((late["attempts"] > 1).sum())
+    usual = math.nan
+    if baseline is not None and len(baseline.table):
+        usual = float((baseline.table["attempts"] > 1).mean())
+    share = share_interval(again, len(late))
+    held = bool(share.low <= (0.0 if math.isnan(usual) else usual))
+    return _rule(
+        "retries_stop",
+        held,
+        value=share.value,
+        evidence=f"{again} of the last {len(late)} requests were tried again "
+        f"({0.0 if math.isnan(usual) else usual:.2%} in the baseline)",
+        action="give the callers a retry budget, backoff with jitter, and honour Retry-After",
+    )
+
+
+def _replica_rules(stage: Stage, turns: int) -> Reason:
+    """Fail where the number of replicas flaps, or extra ones are not released."""
+    counts = _replica_counts(stage.run)
+    before = sum(p.replicas for p in stage.scenario.pools)
+    after = float(counts.iloc[-1]) if len(counts) else math.nan
+    if math.isnan(after):
+        return _unknown("replicas_as_before", "the timeline tells no number of replicas")
+    held = after == before and turns < FLAPS
+    return _rule(
+        "replicas_as_before",
+        held,
+        value=after,
+        evidence=f"{after:g} replicas at the end, {before} before; {turns} turns up and down",
+        action="lengthen the stabilisation window, release what was added",
+    )
+
+
+def _same_version(stage: Stage, baseline: Stage | None) -> Reason:
+    if baseline is None or not _versions(baseline.run) or not _versions(stage.run):
+        return _unknown("same_version", "no version was told before and after")
+    same = _versions(baseline.run) == _versions(stage.run)
+    return _rule(
+        "same_version",
+        same,
+        value="same" if same else "another",
+        evidence=f"replicas run {'the same' if same else 'another'} version",
+        action="roll back, or repeat every stage with the new version",
+    )
+
+
+def _versions(run: RunResult) -> dict[str, str]:
+    """Return what replicas run: what a server tells; simulated ones run the pool's model."""
+    if run.versions or run.backend != "simulated":
+        return dict(run.versions)
+    return {pool.name: pool.model or "unnamed" for pool in run.scenario.pools}
+
+
+def _queues_empty(run: RunResult, begin: float, end: float) -> float:
+    rows = run.timeline
+    rows = rows[(rows["metric"] == "length") & rows["layer"].isin(QUEUES)]
+    rows = rows[rows["time_s"].between(begin, end)]
+    waiting = rows.groupby("time_s")["value"].sum()
+    empty = waiting.index[waiting == 0]
+    return float(empty[0] - begin) if len(empty) else math.nan
+
+
+def errors_back(table: pd.DataFrame, begin: float) -> float:
+    """Return when the last request failed that started after ``begin``, from there; 0 if none did.
+
+    NaN where the last requests still fail, or nothing started.
+    """
+    late = table[table["intended_start_s"] >= begin]
+    bad = ~outcome_is(late, "succeeded")
+    if late.empty or bad[-1]:
+        return math.nan
+    return float(late.loc[bad, "intended_start_s"].max() - begin) if bad.any() else 0.0
+
+
+def _replica_counts(run: RunResult) -> pd.Series:
+    rows = run.timeline
+    rows = rows[rows["metric"] == "replicas"]
+    counts: pd.Series = rows.groupby("time_s")["value"].sum()
+    return counts
+
+
+def _replicas(run: RunResult, begin: float, end: float) -> tuple[float, int]:
+    """Return when the number of replicas last changed, from ``begin``, and how often it turned."""
+    counts = _replica_counts(run)
+    within = counts[(counts.index >= begin) & (counts.index <= end)]
+    if within.empty:
+        return math.nan, 0
+    change = np.diff(within.to_numpy(np.float64))
+    moved = np.flatnonzero(change)
+    turns = int((np.diff(np.sign(change[moved])) != 0).sum())
+    last = float(within.index[moved[-1] + 1] - begin) if moved.size else 0.0
+    return last, turns
+
+
+def _memory_back(run: RunResult, begin: float, end: float, baseline: Stage | None) -> float:
+    """Return when mean KV usage is at most the baseline's 95th percentile again, and stays."""
+    after = kv_usage(run)
+    after = after[(after.index >= begin) & (after.index <= end)]
+    if after.empty or baseline is None:
+        return math.nan
+    usual = kv_usage(baseline.run)
+    usual = usual[(usual.index >= baseline.start_s) & (usual.index <= baseline.end_s)]
+    limit = float(usual.max()) + SLACK_FRACTION if len(usual) else math.nan
+    above = after.index[after > limit]
+    if not len(above):
+        return 0.0
+    rest = after.index[after.index > above[-1]]
+    return float(rest[0] - begin) if len(rest) else math.nan
+
+
+def kv_usage(run: RunResult) -> pd.Series:
+    """Return the mean KV usage of all replicas over time."""
+    rows = run.timeline
+    rows = rows[rows["metric"] == "kv_usage_fraction"]
+    means: pd.Series = rows.groupby("time_s")["value"].mean()
+    return means
+
+
+def _answers_back(stage: Stage, baseline: Stage | None) -> float:
+    """Return from when on the share of good requests is the baseline's; NaN if never.
+
+    The fall-back is cut into ten; a part is back when the baseline's share lies in or below the
+    interval of its own.
+    """
+    usual = 1.0 if baseline is None else float(baseline.table["good"].mean(skipna=False))
+    edges = np.linspace(stage.start_s, stage.end_s, 11)
+    since = math.nan
+    for low, high in pairwise(edges):
+        own = stage.table[stage.table["intended_start_s"].between(low, high, inclusive="left")]
+        good = own["good"].to_numpy(np.float64)
+        if not good.size or np.isnan(good).any():
+            continue
+        back = share_interval(int(good.sum()), good.size).high >= usual
+        since = (low if math.isnan(since) else since) if back else math.nan
+    return since - stage.start_s
+
+
+def _tail(stage: Stage) -> pd.DataFrame:
+    begin = stage.end_s - TAIL * (stage.end_s - stage.start_s)
+    return stage.table[stage.table["intended_start_s"] >= begin]
+
+
+def _rule(rule: str, held: bool, *, value: float | str, evidence: str, action: str) -> Reason:
+    outcome: Outcome = "pass" if held else "fail"
+    return Reason(
+        rule=rule,
+        outcome=outcome,
+        value=value,
+        limit=None,
+        evidence=evidence,
+        next_action="" if held else action,
+    )
+
+
+def _unknown(rule: str, evidence: str) -> Reason:
+    return Reason(
+        rule=rule,
+        outcome="unknown",
+        value=None,
+        limit=None,
+        evidence=evidence,
+        next_action="measure it",
+    )

@@ -1,0 +1,368 @@
+"""The named rules of an acceptance: each with its evidence and what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capplan.results.cost import served_by
+from capplan.slo import Outcome, Reason
+from capplan.slo.mechanisms import RETRY_AMPLIFICATION
+from capplan.stages.breaks import broken, stated
+from capplan.stages.protection import boundaries
+from capplan.stages.trends import trend_reasons
+from capplan.statistics import share_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from capplan.scenario import Scenario
+    from capplan.stages.degradation import Degradation
+    from capplan.stages.loads import Loads
+    from capplan.stages.ramp import Ramp
+    from capplan.stages.recovery import Recovery
+    from capplan.stages.stage import Stage
+
+STARVED = 0.5
+"""Success share of the lowest class, as a part of the highest's, below which it starves; a default
+of this project."""
+OVER_SHARE = 1.1
+"""Part of its share of the requests above which a tenant counts as over it; a default."""
+READINESS_SAMPLES = 10
+"""Replicas that must have become ready for a recovery by scale-out to prove much; a default."""
+UNOWNED = 2
+"""Queues without an owner at which no load is raised any further."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Findings:
+    """Everything the rules look at."""
+
+    scenario: Scenario
+    loads: Loads
+    baseline: Stage | None = None
+    ramp: Ramp | None = None
+    others: Mapping[str, Stage] = field(default_factory=dict)
+    """Stages beside the ramp, by kind."""
+    degradation: Degradation | None = None
+    recovery: Recovery | None = None
+
+    @property
+    def within(self) -> tuple[Stage, ...]:
+        """Return the stages that the service is planned for: steps up to the peak, and the rest."""
+        steps = self.ramp.steps if self.ramp else ()
+        planned = tuple(s for s in steps if s.load_rps <= self.loads.peak_rps)
+        front = () if self.baseline is None else (self.baseline,)
+        return (*front, *planned, *self.others.values())
+
+
+def rules(found: Findings) -> Iterator[Reason]:
+    """Yield the finding of every rule."""
+    yield unowned_queues(found.scenario)
+    yield from _planned_load(found)
+    yield from _stage_promises(found)
+    yield from _ttft_over(found)
+    yield from _retries(found)
+    yield from _starvation(found)
+    yield from _isolation(found)
+    yield from _scale_out(found)
+    if found.recovery is not None:
+        yield from found.recovery.reasons
+    if "soak" in found.others:
+        yield from trend_reasons(found.others["soak"])
+
+
+def unowned_queues(scenario: Scenario) -> Reason:
+    """Return whether at most one queue has no owner: with two, responsibility comes first."""
+    parts = {
+        b.field.rpartition(".")[0]: b.owner for b in boundaries(scenario) if b.layer in _QUEUES
+    }
+    loose = sorted(name for name, owner in parts.items() if not owner)
+    blocked = len(loose) >= UNOWNED
+    return Reason(
+        rule="unowned_queues",
+        outcome="blocked" if blocked else "pass",
+        value=len(loose),
+        limit=UNOWNED - 1,
+        evidence=f"no owner: {', '.join(loose) or 'none'}",
+        next_action="fix responsibility first, load no further" if blocked else "",
+    )
+
+
+_QUEUES = ("gateway", "service_queue", "scheduler_queue")
+
+
+def _planned_load(found: Findings) -> Iterator[Reason]:
+    """Judge the first broken load against the planned peak."""
+    if found.ramp is None:
+        return
+    peak = found.loads.peak_rps
+    kept, _ = found.ramp.interval
+    point = found.degradation
+    undecided = [s for s in found.ramp.steps if not s.counts and s.load_rps <= peak]
+    outcome: Outcome = "pass"
+    action = ""
+    if point is not None and point.load_rps <= peak:
+        outcome, action = "fail", f"change {point.limit.field}: {point.limit.why}"
+    elif undecided:
+        outcome = "unknown"
+        action = f"{undecided[0].name}: {undecided[0].told}"
+    elif not kept >= peak:
+        below = max((s.load_rps for s in found.ramp.steps), default=math.nan)
+        outcome = "retest" if point is not None else "unknown"
+        action = f"raise the load beyond {below:.3g}/s, in smaller steps"
+    told = "nothing breaks" if point is None else _point(point)
+    yield Reason(
+        rule="planned_load",
+        outcome=outcome,
+        value=kept,
+        limit=peak,
+        evidence=f"{told}; kept up to {kept:.3g}/s, planned peak {peak:.3g}/s",
+        next_action=action,
+        request_class=point.request_class if point else None,
+    )
+
+
+def _point(point: Degradation) -> str:
+    ids = point.found.request_ids[:3] if point.found else []
+    return (
+        f"first broken: {point.request_class} {point.promise} at {point.load_rps:.3g}/s in "
+        f"{point.layer} (run {point.stage.run_id}, requests {', '.join(ids) or 'all'})"
+    )
+
+
+def _stage_promises(found: Findings) -> Iterator[Reason]:
+    """Judge each stage beside the ramp: the promises of every class that may not be shed."""
+    front = {} if found.baseline is None else {"baseline": found.baseline}
+    for kind, stage in {**front, **found.others}.items():
+        if kind == "fall_back":  # judged by its recovery
+            continue
+        firm = [b for b in stage.breaks if not _sheddable(found.scenario, b.request_class)]
+        outcome: Outcome = "fail" if firm else "pass"
+        if not firm and not _enough(stage, steady=kind != "failure"):
+            outcome = "unknown"
+        first = firm[0] if firm else None
+        told = f"{stage.name}, {stage.load_rps:.3g}/s: "
+        told += (
+            f"{first.request_class} breaks {first.promise} for {first.share.value:.2%} of its "
+            f"requests, {first.allowed_fraction:.2%} may (run {stage.run_id}, "
+            f"{first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
+            if first
+            else f"no promise broken that may not be shed ({len(stage.table)} requests)"
+        )
+        action = "see the stage's breaks: the layer that ends them is the limit to move"
+        if outcome == "unknown":
+            action = stage.why_not
+        yield Reason(
+            rule=f"{kind}_promises",
+            outcome=outcome,
+            value=first.share.value if first else 0.0,
+            limit=first.allowed_fraction if first else None,
+            evidence=told,
+            next_action="" if outcome == "pass" else action,
+            request_class=first.request_class if first else None,
+        )
+
+
+def _enough(stage: Stage, *, steady: bool) -> bool:
+    """Return whether a stage may be read; one that is no steady state needs its samples only."""
+    return stage.counts if steady else not (stage.thin or stage.client_limited)
+
+
+def _sheddable(scenario: Scenario, name: str) -> bool:
+    return scenario.request_class(name).sheddable
+
+
+def _ttft_over(found: Findings) -> Iterator[Reason]:
+    """Fail where throughput rises from one step to the next while TTFT goes over its promise."""
+    if found.ramp is None:
+        return
+    steps = [s for s in found.ramp.steps if s.counts]
+    rising = [
+        (after, b)
+        for before, after in pairwise(steps)
+        for b in after.breaks
+        if b.promise == "ttft_s" and after.throughput_rps > before.throughput_rps
+    ]
+    first = rising[0] if rising else None
+    over = first is not None and first[0].load_rps <= found.loads.peak_rps
+    told = "no step answers more while its TTFT is over"
+    if first is not None:
+        stage, b = first
+        told = (
+            f"at {stage.load_rps:.3g}/s throughput still rises, to {stage.throughput_rps:.3g}/s, "
+            f"while {b.share.value:.1%} of {b.request_class} is over its TTFT; planned peak "
+            f"{found.loads.peak_rps:.3g}/s"
+        )
+    yield Reason(
+        rule="throughput_up_ttft_over",
+        outcome="fail" if over else "pass",
+        value=first[0].load_rps if first else math.nan,
+        limit=found.loads.peak_rps,
+        evidence=told,
+        next_action="refuse below that load: throughput never offsets a broken promise"
+        if over
+        else "",
+        request_class=first[1].request_class if first else None,
+    )
+
+
+def _retries(found: Findings) -> Iterator[Reason]:
+    values = [(amplification(s.table), s) for s in found.within if len(s.table)]
+    if not values:
+        return
+    value, stage = max(values, key=lambda pair: pair[0])
+    over = value > RETRY_AMPLIFICATION
+    yield Reason(
+        rule="retry_amplification",
+        outcome="fail" if over else "pass",
+        value=value,
+        limit=RETRY_AMPLIFICATION,
+        evidence=f"{value:.3g} attempts a request at worst, in {stage.name} (run {stage.run_id})",
+        next_action="limit retries by a budget, back off with jitter, honour Retry-After"
+        if over
+        else "",
+        origin="default",
+    )
+
+
+def amplification(table: pd.DataFrame) -> float:
+    """Return attempts per request."""
+    return float(table["attempts"].mean())
+
+
+def _starvation(found: Findings) -> Iterator[Reason]:
+    """Fail where a pool's lowest class gets hardly anything while its highest is served."""
+    for pool in found.scenario.pools:
+        names = served_by(found.scenario, pool)
+        order = {n: found.scenario.request_class(n).priority for n in names}
+        if len(set(order.values())) < 2:  # noqa: PLR2004
+            continue
+        low, high = max(order, key=lambda n: order[n]), min(order, key=lambda n: order[n])
+        starved = [s for s in found.within if starves(s.table, low, high)]
+        stage = starved[0] if starved else None
+        declared = _sheddable(found.scenario, low)
+        fails = stage is not None and not declared
+        told = f"{low} is served beside {high} in every planned stage"
+        if stage is not None:
+            told = f"{low} starves in {stage.name} at {stage.load_rps:.3g}/s (run {stage.run_id})"
+            told += ", as declared sheddable" if declared else ""
+        yield Reason(
+            rule="starvation",
+            outcome="fail" if fails else "pass",
+            value=len(starved),
+            limit=0,
+            evidence=told,
+            next_action="age the queue, give the class a share, or declare it sheddable"
+            if fails
+            else "",
+            request_class=low,
+            origin="default",
+        )
+
+
+def starves(table: pd.DataFrame, low: str, high: str) -> bool:
+    """Return whether a class succeeds less than half as often as another, beyond doubt."""
+    shares = {}
+    for name in (low, high):
+        own = table.loc[table["request_class"] == name, "outcome"]
+        shares[name] = share_interval(int((own == "succeeded").sum()), len(own))
+    return bool(shares[low].high < STARVED * shares[high].value)
+
+
+def _isolation(found: Findings) -> Iterator[Reason]:
+    """Fail where a tenant sends more than its share while another's promises break."""
+    if len(found.scenario.tenants) < 2:  # noqa: PLR2004
+        return
+    noisy, stage, victim = None, None, None
+    for one in found.within:
+        over = tenants_over_share(found.scenario, one.table)
+        hurt = _hurt(found.scenario, one.table, over) if over else None
+        if hurt is not None:
+            noisy, stage, victim = over[0], one, hurt
+            break
+    told = "no tenant over its share breaks another's promises"
+    if stage is not None:
+        told = (
+            f"{noisy} sends more than its share while {victim} is broken, in {stage.name} "
+            f"(run {stage.run_id})"
+        )
+    yield Reason(
+        rule="tenant_isolation",
+        outcome="fail" if stage is not None else "pass",
+        value=noisy,
+        limit=None,
+        evidence=told,
+        next_action="limit each tenant at the gateway, or queue fairly by tenant"
+        if stage is not None
+        else "",
+        origin="default",
+    )
+
+
+def tenants_over_share(scenario: Scenario, table: pd.DataFrame) -> list[str]:
+    """Return the tenants that surely send more than 110 % of their share, the worst first.
+
+    A tenant's share of a class is its weight among the tenants that use the class.
+    """
+    over = {}
+    for tenant in scenario.tenants:
+        expected = 0.0
+        for name, own in table.groupby("request_class", observed=True):
+            users = [t for t in scenario.tenants if not t.classes or name in t.classes]
+            if tenant in users:
+                expected += len(own) * tenant.share / sum(t.share for t in users)
+        sent = int((table["tenant"] == tenant.name).sum())
+        limit = OVER_SHARE * expected / len(table) if len(table) else 1.0
+        if len(table) and share_interval(sent, len(table)).low > limit:
+            over[tenant.name] = sent / max(expected, 1.0)
+    return sorted(over, key=lambda name: -over[name])
+
+
+def _hurt(scenario: Scenario, table: pd.DataFrame, over: Sequence[str]) -> str | None:
+    """Return a promise that surely breaks for a tenant within its share; None if there is none."""
+    others = table[~table["tenant"].isin(list(over))]
+    for (tenant, name), own in others.groupby(["tenant", "request_class"], observed=True):
+        promises = scenario.request_class(str(name)).promises
+        for rule in stated(promises):
+            if broken(own, promises, rule).proven:
+                return f"{tenant}'s {name} {rule}"
+    return None
+
+
+def _scale_out(found: Findings) -> Iterator[Reason]:
+    """Ask for a retest where the load was only recovered by replicas that were added."""
+    stage = found.others.get("fall_back")
+    if stage is None or found.recovery is None:
+        return
+    rows = stage.run.timeline
+    counts = rows[rows["metric"] == "replicas"].groupby("time_s")["value"].sum()
+    if counts.empty:
+        yield _not_told("recovery_by_scale_out", "the timeline tells no number of replicas")
+        return
+    added = float(np.maximum(np.diff(counts.to_numpy(np.float64)), 0).sum())
+    few = 0 < added < READINESS_SAMPLES
+    outcome: Outcome = "retest" if few else "pass"
+    yield Reason(
+        rule="recovery_by_scale_out",
+        outcome=outcome,
+        value=added,
+        limit=READINESS_SAMPLES,
+        evidence=f"{added:g} replicas became ready during the overload and after it",
+        next_action="repeat exactly the scale-out until enough replicas became ready"
+        if few
+        else "",
+        origin="default",
+    )
+
+
+def _not_told(rule: str, evidence: str) -> Reason:
+    return Reason(
+        rule=rule, outcome="unknown", value=None, limit=None, evidence=evidence,
+        next_action="measure it",
+    )  # fmt: skip

@@ -1,0 +1,295 @@
+"""One stage: a load, its run, the window of it that is judged, and what that says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.evidence.store import inputs_of
+from capplan.results import outcome_counts, per_request
+from capplan.results.headline import summary
+from capplan.slo import Reason, Verdict, judge
+from capplan.stages.breaks import Break, breaks_of
+from capplan.statistics import stability
+
+if TYPE_CHECKING:
+    from capplan.results import RunResult
+    from capplan.scenario import Scenario
+    from capplan.statistics import Stability
+
+LAG_OF_PROMISE = 0.05
+"""Send lag (p99), as a share of the tightest latency promise, above which the client is the limit;
+a default of this project."""
+ACHIEVED = 0.98
+"""Share of the asked rate that must have been sent; a default of this project."""
+LATENCIES = ("deadline_s", "e2e_s", "ttft_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """A load and what it did, from ``start_s`` to ``end_s`` of its run.
+
+    ``run`` is the whole run, with its warm-up set to ``start_s``; ``table`` has one row per
+    intended request of the window. ``void`` says that only the start-up broke a promise.
+    """
+
+    name: str
+    kind: str
+    load_rps: float
+    run: RunResult
+    start_s: float
+    end_s: float
+    table: pd.DataFrame
+    verdict: Verdict
+    stability: Stability
+    breaks: tuple[Break, ...]
+    run_id: str
+    note: str = ""
+    void: bool = False
+    top_rps: float = math.nan
+    """Highest load of the run, where that is not ``load_rps``: the overload before a fall-back."""
+
+    @property
+    def highest_rps(self) -> float:
+        """Return the highest load of the run."""
+        return self.load_rps if math.isnan(self.top_rps) else self.top_rps
+
+    @property
+    def scenario(self) -> Scenario:
+        """Return the scenario that ran."""
+        return self.run.scenario
+
+    @property
+    def stationary(self) -> bool | None:
+        """Return what the stability gate says of all requests of the window."""
+        return self.stability.stable
+
+    @property
+    def thin(self) -> tuple[Reason, ...]:
+        """Return the promises for which the window has too few samples."""
+        return tuple(
+            r
+            for r in self.verdict.reasons
+            if r.outcome == "unknown" and r.evidence.startswith("insufficient evidence")
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Return whether the stage may be read: decided, enough samples, not the client's limit.
+
+        A backlog that surely grows is decided: its stage is broken.
+        """
+        decided = self.stationary is not None
+        return decided and not self.thin and not self.void and not self.client_limited
+
+    @property
+    def broken(self) -> bool:
+        """Return whether a promise broke, or the backlog grows without end."""
+        return bool(self.breaks) or self.stationary is False
+
+    @property
+    def sent(self) -> tuple[float, float]:
+        """Return the sent share of the asked rate, and the 99th percentile of the send lag, s."""
+        log = self.run.requests
+        first = log[
+            (log["attempt"] == 1) & log["intended_start_s"].between(self.start_s, self.end_s)
+        ]
+        lag = (first["sent_s"] - first["intended_start_s"]).to_numpy(np.float64)
+        if not lag.size:
+            return math.nan, math.nan
+        in_time = first["sent_s"].to_numpy(np.float64) <= self.end_s
+        return float(in_time.mean()), float(np.nanquantile(lag, 0.99))
+
+    @property
+    def client_limited(self) -> bool:
+        """Return whether the load generator, not the service, was the limit."""
+        achieved, lag = self.sent
+        limits = [
+            value
+            for c in self.scenario.classes
+            for name in LATENCIES
+            if (value := getattr(c.promises, name)) is not None
+        ]
+        late = lag > LAG_OF_PROMISE * min(limits, default=math.inf)
+        return bool(achieved < ACHIEVED or late)
+
+    @property
+    def needs_min(self) -> float:
+        """Return how many more minutes would give the missing evidence; 0 where none is missing."""
+        if self.counts or self.void:
+            return 0.0
+        more = max((self._missing_s(r) for r in self.thin), default=0.0)
+        if self.stationary is None:
+            more = max(more, self._longer_s())
+        return max(more, 0.0) / 60
+
+    def _missing_s(self, reason: Reason) -> float:
+        name = str(reason.request_class)
+        have = int((self.table["request_class"] == name).sum())
+        needed = self.scenario.request_class(name).promises.samples_needed()
+        rate = have / (self.end_s - self.start_s)
+        return (needed - have) / rate if rate > 0 else math.inf
+
+    def _longer_s(self) -> float:
+        """Return how much longer the window must be to tell a trend of the backlog.
+
+        The error of a trend falls with the window's length to the power of 3/2 (least squares over
+        even batches), and the gate needs it below its tolerance.
+        """
+        from capplan.statistics.stability import FEWEST, TOLERANCE
+
+        span, n = self.end_s - self.start_s, len(self.table)
+        if n < FEWEST:
+            return span * (FEWEST / max(n, 1) - 1)
+        high = self.stability.drift_fraction.high
+        if not math.isfinite(high) or high <= TOLERANCE:
+            return span
+        return span * (float((high / TOLERANCE) ** (2 / 3)) - 1)
+
+    @property
+    def throughput_rps(self) -> float:
+        """Return successes among the requests of the window, per second of the window."""
+        return self._share("succeeded") * self.offered_rps
+
+    @property
+    def goodput_rps(self) -> float:
+        """Return the requests of the window that kept every promise, per second."""
+        return float(self.table["good"].mean(skipna=False)) * self.offered_rps
+
+    @property
+    def offered_rps(self) -> float:
+        """Return the requests of the window per second."""
+        return len(self.table) / (self.end_s - self.start_s)
+
+    def _share(self, outcome: str) -> float:
+        return float((self.table["outcome"] == outcome).mean()) if len(self.table) else math.nan
+
+    def of(self, names: tuple[str, ...] | list[str]) -> pd.DataFrame:
+        """Return the requests of some classes."""
+        return self.table[self.table["request_class"].isin(list(names))]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stage as it stands in ``stages --json``."""
+        achieved, lag = self.sent
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "load_rps": self.load_rps,
+            "run_id": self.run_id,
+            "window_s": [self.start_s, self.end_s],
+            "stationary": self.stationary,
+            "stability": {
+                "reason": self.stability.reason,
+                "drift_fraction": self.stability.drift_fraction.value,
+                "drift_interval": [
+                    self.stability.drift_fraction.low,
+                    self.stability.drift_fraction.high,
+                ],
+                "completion_ratio": self.stability.completion_ratio,
+                "little_residual": self.stability.little_residual,
+            },
+            "counts": self.counts,
+            "void": self.void,
+            "note": self.told,
+            "needs_min": self.needs_min,
+            "client": {
+                "limited": self.client_limited,
+                "achieved_fraction": achieved,
+                "send_lag_p99_s": lag,
+            },
+            "offered_rps": self.offered_rps,
+            "throughput_rps": self.throughput_rps,
+            "goodput_rps": self.goodput_rps,
+            "outcomes": outcome_counts(self.table),
+            "by_class": self.by_class(),
+            "breaks": [one.to_json() for one in self.breaks],
+            "verdict": self.verdict.to_json(),
+        }
+
+    @property
+    def told(self) -> str:
+        """Return what is to know of the stage, and why it does not count where it does not."""
+        return "; ".join(part for part in (self.note, self.why_not) if part)
+
+    @property
+    def why_not(self) -> str:
+        """Return why the stage does not count; empty where it does."""
+        if self.counts or self.void:
+            return ""
+        if self.client_limited:
+            return "the client, not the service, was the limit"
+        return f"insufficient evidence: needs {math.ceil(self.needs_min) or 1} more minutes"
+
+    def by_class(self) -> Mapping[str, Any]:
+        """Return offered requests, outcomes, goodput and latencies of each class."""
+        found = {}
+        for c in self.scenario.classes:
+            own = self.of([c.name])
+            found[c.name] = {
+                "offered": len(own),
+                "outcomes": outcome_counts(own),
+                "good_fraction": float(own["good"].mean(skipna=False)) if len(own) else math.nan,
+                "ttft_censored_s": summary(own["ttft_censored_s"]),
+                "e2e_censored_s": summary(own["e2e_censored_s"]),
+                "tpot_s": summary(own["tpot_s"]),
+                "samples_needed": c.promises.samples_needed(),
+            }
+        return found
+
+
+def stage_of(
+    name: str,
+    kind: str,
+    load_rps: float,
+    run: RunResult,
+    *,
+    start_s: float,
+    end_s: float,
+    run_id: str | None = None,
+    note: str = "",
+) -> Stage:
+    """Return the stage that a window of a run is."""
+    whole = with_warmup(run, start_s)
+    part = windowed(whole, start_s, end_s)
+    table = per_request(part)
+    verdict = judge(part)
+    return Stage(
+        name=name,
+        kind=kind,
+        load_rps=load_rps,
+        run=whole,
+        start_s=start_s,
+        end_s=end_s,
+        table=table,
+        verdict=verdict,
+        stability=stability(
+            table["intended_start_s"], table["finish_s"], start_s=start_s, end_s=end_s
+        ),
+        breaks=breaks_of(verdict, table, run.scenario),
+        run_id=run_id or inputs_of(whole).run_id,
+        note=note,
+    )
+
+
+def with_warmup(run: RunResult, warmup_s: float) -> RunResult:
+    """Return the run, judged from another moment on."""
+    return replace(run, scenario=run.scenario.model_copy(update={"warmup_s": warmup_s}))
+
+
+def windowed(run: RunResult, start_s: float, end_s: float) -> RunResult:
+    """Return the part of a run that the requests of a window made: those that start in it."""
+    log = run.requests
+    first = log.groupby("request_id", sort=False, observed=True)["intended_start_s"].transform(
+        "min"
+    )
+    inside = (first >= start_s) & (first < end_s)
+    return replace(
+        with_warmup(run, start_s),
+        requests=log[inside].reset_index(drop=True),
+        duration_s=min(run.duration_s, end_s),
+    )
