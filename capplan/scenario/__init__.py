@@ -65,9 +65,11 @@ from capplan.scenario.shapes import (
     Wave,
     occasion,
 )
+from capplan.scenario.staging import FOUR_STAGES, StageKind, StagePlan
 from capplan.scenario.traffic import Bursts, ClassRule, LongOutputs, MixChange, Traffic
 
 __all__ = [
+    "FOUR_STAGES",
     "BudgetRule",
     "Bursts",
     "Calendar",
@@ -121,6 +123,8 @@ __all__ = [
     "Size",
     "Speculation",
     "Spike",
+    "StageKind",
+    "StagePlan",
     "Steady",
     "Step",
     "Sum",
@@ -164,6 +168,7 @@ class Scenario(Part):
     """Machines that pools share; see ``pools[].hosts`` and ``classes[].demand``."""
     faults: tuple[Fault, ...] = ()
     budget: BudgetRule = BudgetRule()
+    stages: StagePlan = StagePlan()
 
     @model_validator(mode="after")
     def _names_exist_once(self) -> Scenario:
@@ -182,6 +187,7 @@ class Scenario(Part):
         hosts = {h.name for h in self.hosts}
         used += [(f"pools.{p.name}.hosts", h, hosts) for p in self.pools for h in p.hosts]
         used += [("faults.pool", fault.pool, pools) for fault in self.faults]
+        used += [("stages.failed_pool", self.stages.failed_pool, pools)]
         used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
         used += [("traffic.mix", change.request_class, classes) for change in self.traffic.mix]
         used += [
