@@ -38,18 +38,19 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
     from capplan.simulation import simulate
 
     own = allocate(scenario, trace=trace)
-    start = _percentages(min(own.classes, key=remaining))
+    start = whole(_percentages(min(own.classes, key=remaining)))
     stretch = busiest(trace, SHOWN_REQUESTS)
 
     def look(values: Values) -> View:
         divided = scenario if values == start else with_shares(scenario, values)
-        budget = allocate(divided, trace=trace)
-        result = simulate(judged_as_shown(apply(divided, budget)), trace=stretch)
+        limited = apply(divided, allocate(divided, trace=trace))
+        budget = allocate(limited, trace=trace)
+        result = simulate(judged_as_shown(limited), trace=stretch)
         return _view(budget, tail_waits(budget, result), result)
 
     def couple(moved: str, values: Values) -> Values:
         before = {**values, moved: PERCENT - sum(v for n, v in values.items() if n != moved)}
-        return rebalance(before, moved, values[moved])
+        return whole(rebalance(before, moved, values[moved]), keep=moved)
 
     controls = {
         layer: Control(
@@ -58,10 +59,27 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
             low=0.0,
             high=PERCENT,
             step=1.0,
+            whole=True,
         )
         for layer in WAITING
     }
     return Explorer(controls=controls, look=look, couple=couple)
+
+
+def whole(values: Values, *, keep: str | None = None) -> Values:
+    """Return whole numbers with the same sum, the largest remainders rounded up; ``keep`` stays.
+
+    A slider shows whole steps only; a value between two would be moved by the page itself.
+
+    >>> whole({"a": 33.3, "b": 33.3, "c": 33.4})
+    {'a': 33, 'b': 33, 'c': 34}
+    """
+    floors: Values = {name: int(value) for name, value in values.items()}
+    missing = round(sum(values.values()) - sum(floors.values()))
+    order = sorted(values, key=lambda name: floors[name] - values[name])
+    for name in [name for name in order if name != keep][:missing]:
+        floors[name] += 1
+    return floors
 
 
 def _percentages(budget: ClassBudget) -> Values:
