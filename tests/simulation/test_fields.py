@@ -120,7 +120,7 @@ QUEUES = ("gateway.queue", "pools.llm.queue", "pools.llm.batching.scheduler")
 ELSEWHERE = {
     Scenario: {
         "name", "description", "requests", "replicas", "warmup_s", "classes", "tenants", "traffic",
-        "network", "gateway", "pools", "hosts", "faults", "budget",
+        "network", "gateway", "pools", "hosts", "faults", "budget", "stages",
     },
     Network: {"owner"},
     Gateway: {"owner", "queue"},
