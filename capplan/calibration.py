@@ -16,9 +16,11 @@ Stationary Observations", Ann. Stat. 17, 1989).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +66,7 @@ BLOCK_REQUESTS = 10
 FIRST_REQUESTS = 1500
 """The first rounds take the beginning of a run only."""
 MOST_REQUESTS = 10_000
-ROUNDS = (FIRST_REQUESTS, FIRST_REQUESTS, MOST_REQUESTS, MOST_REQUESTS)
+ROUNDS = (FIRST_REQUESTS, MOST_REQUESTS, MOST_REQUESTS)
 BOOTSTRAPS = 400
 LEAST_REQUESTS = 30
 
@@ -193,6 +195,28 @@ def calibrate(
     left = residuals - np.einsum("p,pij->ij", step, slopes)
     drawn = _bootstrap(left, slopes, weights, point, seed=seed)
     return _calibration(runs, base, point, drawn, left)
+
+
+def read_latency(path: Path) -> tuple[dict[str, Any], float]:
+    """Return the step time's fields and the overhead of each request from a ``latency.json``.
+
+    Raises :class:`DataError` for a file that ``capplan calibrate`` did not write.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise DataError("an existing file", where=path) from err
+    except (OSError, ValueError) as err:
+        raise DataError(f"a readable JSON file ({err})", where=path) from err
+    law = data.get("step_time") if isinstance(data, dict) else None
+    if not isinstance(law, dict):
+        raise DataError("the fields of a step time", where=path, field="step_time", value=law)
+    overhead_s = data.get("request_overhead_s", 0.0)
+    number = isinstance(overhead_s, int | float) and not isinstance(overhead_s, bool)
+    if not number or not 0 <= overhead_s < math.inf:
+        rule = "seconds, not negative"
+        raise DataError(rule, where=path, field="request_overhead_s", value=overhead_s)
+    return law, float(overhead_s)
 
 
 def _same_server(measured: Sequence[Measured]) -> None:

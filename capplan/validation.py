@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.measured import Measured, replay_scenario, replay_trace
+from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 
 if TYPE_CHECKING:
@@ -142,6 +143,16 @@ def validate(
         )
     result = simulate(scenario, trace=replay_trace(measured, scenario), seed=seed)
     return compare(measured, result, source=source)
+
+
+def with_step_time(
+    scenario: Scenario, step_time: Mapping[str, Any], *, request_overhead_s: float = 0.0
+) -> Scenario:
+    """Return a scenario whose primary pool has another step time, and its requests an overhead."""
+    values: dict[str, Any] = {f"pools.{scenario.pool().name}.batching.step_time": dict(step_time)}
+    if request_overhead_s:
+        values["gateway.overhead_s"] = scenario.gateway.overhead_s + request_overhead_s
+    return with_values(scenario, values)
 
 
 def compare(measured: Measured, result: RunResult, *, source: str) -> Validation:

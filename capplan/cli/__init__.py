@@ -11,7 +11,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from capplan import __version__
-from capplan.cli import budget, exits, reference, report, simulate, size, stages, sweep, traffic
+from capplan.cli import (
+    budget,
+    exits,
+    fidelity,
+    reference,
+    report,
+    simulate,
+    size,
+    stages,
+    sweep,
+    traffic,
+)
 from capplan.cli.parsing import Parser, UsageError
 from capplan.schema import DataError
 
@@ -78,7 +89,7 @@ def _parser() -> Parser:
         "--traceback", action="store_true", help="on failure, show where in the code it happened"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (traffic, budget, simulate, sweep, stages, size, report, reference):
+    for group in (traffic, budget, simulate, sweep, stages, size, fidelity, report, reference):
         group.add(commands)
     return parser
 

@@ -1,0 +1,186 @@
+"""``capplan calibrate`` and ``capplan validate``: what measured servers say of the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capplan.cli import exits
+from capplan.cli.output import print_json, print_table
+from capplan.cli.parsing import add_command, add_json, check_names
+from capplan.schema import DataError
+
+if TYPE_CHECKING:
+    from capplan.calibration import Calibration
+    from capplan.measured import Measured
+    from capplan.validation import Validation
+
+SOURCES = ("roofline", "tables", "silicon")
+MEASURED = "a folder with requests.csv and server.json, or a file of requests"
+
+
+def add(commands: Any) -> None:
+    """Offer the commands."""
+    fit = add_command(
+        commands,
+        "calibrate",
+        "fit step times to measured runs",
+        _calibrate,
+        "Give what it writes to capplan validate --latency, or its step_time to a pool.",
+    )
+    fit.add_argument(
+        "--measured", metavar="DIR|FILE", action="append", required=True, help=f"{MEASURED}; again"
+    )
+    fit.add_argument("--out", metavar="latency.json", required=True, help="the file to write")
+    _add_source(fit, "what is scaled")
+    add_json(fit)
+    check = add_command(
+        commands,
+        "validate",
+        "replay a measured run and say how far the prediction is from it",
+        _validate,
+        "Errors are shares of what was measured; positive is predicted too high.",
+    )
+    check.add_argument("--measured", metavar="DIR|FILE", required=True, help=MEASURED)
+    check.add_argument(
+        "--scenario", metavar="SCENARIO", help="what to simulate, in place of server.json's"
+    )
+    check.add_argument("--latency", metavar="latency.json", help="step times of capplan calibrate")
+    _add_source(check, "where step times come from")
+    add_json(check)
+
+
+def _add_source(parser: Any, what: str) -> None:
+    parser.add_argument("--source", metavar="|".join(SOURCES), help=f"{what} (roofline)")
+    parser.add_argument(
+        "--profile",
+        metavar="DIR",
+        help="kernel profile, or a folder of them, for tables (profiles/ in CAPPLAN_DATA)",
+    )
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from capplan.calibration import calibrate
+    from capplan.evidence.encoding import to_text
+    from capplan.evidence.folders import write_file
+    from capplan.measured import read_measured
+
+    out = Path(args.out)
+    if out.is_dir():
+        raise DataError("a file", where=out, field="--out", value="a folder")
+    runs = [read_measured(path) for path in args.measured]
+    found = calibrate(runs, base=_law(args, runs[0]))
+    write_file(out, to_text(found.to_json()).encode())
+    if args.json:
+        print_json(found.to_json())
+    else:
+        _print_calibration(found, out)
+    return exits.DONE
+
+
+def _validate(args: argparse.Namespace) -> int:
+    if args.latency is not None and (args.source is not None or args.profile is not None):
+        raise DataError("either --latency or --source", field="--source", value=args.source)
+    from capplan.measured import read_measured
+    from capplan.validation import validate
+
+    measured = read_measured(args.measured)
+    law, overhead_s, source = _asked(args, measured)
+    scenario = None
+    if args.scenario is not None:
+        from capplan.scenario.files import load_scenario
+        from capplan.validation import with_step_time
+
+        scenario = load_scenario(args.scenario)
+        if law is not None:
+            scenario = with_step_time(scenario, law, request_overhead_s=overhead_s)
+        source = source if law is not None else "scenario"
+    found = validate(
+        measured,
+        scenario=scenario,
+        step_time=law,
+        request_overhead_s=overhead_s,
+        source=source,
+    )
+    if args.json:
+        print_json(found.to_json())
+    else:
+        _print_validation(found)
+    return exits.DONE
+
+
+def _asked(args: argparse.Namespace, measured: Measured) -> tuple[Any, float, str]:
+    """Return the step time's fields, the overhead of each request, and the source's name."""
+    if args.latency is None:
+        if args.scenario is not None and args.source is None:
+            return None, 0.0, "scenario"
+        return _law(args, measured), 0.0, args.source or "roofline"
+    from capplan.calibration import read_latency
+
+    law, overhead_s = read_latency(Path(args.latency))
+    return law, overhead_s, "calibrated"
+
+
+def _law(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
+    source = check_names("--source", args.source or "roofline", SOURCES)
+    if source != "tables":
+        if args.profile is not None:
+            raise DataError("given with --source tables only", field="--profile",
+                            value=args.profile)  # fmt: skip
+        return {"kind": source}
+    from capplan.bundled import shared_data_path
+    from capplan.measured import replay_scenario
+    from capplan.replica.profiles import find_profile
+
+    root = args.profile or shared_data_path("profiles")
+    if root is None:
+        raise DataError("a folder, or CAPPLAN_DATA set", field="--profile", value="nothing")
+    folder = find_profile(root, replay_scenario(measured).pool())
+    return {"kind": "tables", "path": str(folder.resolve())}
+
+
+def _print_calibration(found: Calibration, out: Path) -> None:
+    rows = [
+        (name, one.value, one.low, one.high, json_of["meaning"])
+        for (name, one), json_of in zip(
+            found.parameters.items(), found.to_json()["parameters"].values(), strict=True
+        )
+    ]
+    print_table(rows, ["fitted", "value", "from", "to", "meaning"])
+    said = found.implied
+    sys.stdout.write(
+        f"\nimplied: {said.weights_bandwidth_fraction:.0%} of the bandwidth for weights, "
+        f"{said.kv_bandwidth_fraction:.0%} for KV, {said.compute_fraction:.0%} of the peak rate"
+        f"{'' if said.plausible else ' (not plausible)'}\n"
+    )
+    _print_notes(found.notes)
+    sys.stdout.write(f"written to {out}\n")
+
+
+def _print_validation(found: Validation) -> None:
+    rows = [
+        (name, key, figure.measured, figure.predicted, f"{figure.error_fraction:+.1%}")
+        for name, figures in found.latencies.items()
+        for key, figure in figures.items()
+    ]
+    others = {
+        "throughput_tokens_per_s": found.throughput,
+        "success_fraction": found.success,
+        "in_flight": found.in_flight,
+        **found.series,
+    }
+    rows += [
+        (name, "", figure.measured, figure.predicted, f"{figure.error_fraction:+.1%}")
+        for name, figure in others.items()
+    ]
+    sys.stdout.write(f"{found.name}: {found.n} successes, step times: {found.source}\n\n")
+    print_table(rows, ["metric", "", "measured", "predicted", "error"])
+    sys.stdout.write("\n")
+    _print_notes(found.notes)
+
+
+def _print_notes(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        sys.stdout.write(f"- {note}\n")
