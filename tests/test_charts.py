@@ -150,6 +150,20 @@ SEGMENTS = pd.DataFrame(
     }
 )
 
+MOMENTS = pd.DataFrame(
+    {
+        "request_id": [f"r{i}" for i in range(60)],
+        "outcome": (["succeeded"] * 5 + ["timed_out"]) * 10,
+        "marked": [False, False, False, False, False, True] * 10,
+        "entry_s": np.arange(60.0),
+        "queued_s": np.arange(60.0) + 0.1,
+        "served_s": np.where(np.arange(60) % 6 == 5, np.nan, np.arange(60.0) + 1),
+        "prompt_tokens": rng.lognormal(6, 1, 60),
+        "wait_s": rng.exponential(0.5, 60),
+        "work_s": rng.exponential(3, 60),
+    }
+)
+
 EACH = {
     "rate_over_time": (TRACE[["arrival_s", "request_class"]], {}),
     "dispersion_by_window": (DISPERSION, {}),
@@ -178,6 +192,7 @@ EACH = {
         {"promise_fraction": 0.99, "rules": {"Erlang C: 3": 3, "peak × 1.2: 4": 4}, "chosen": 5},
     ),
     "time_by_layer": (SEGMENTS, {}),
+    "same_requests": (MOMENTS, {}),
 }
 
 AGGREGATING = {
@@ -301,6 +316,16 @@ def test_a_class_keeps_its_colour_in_a_chart_that_lacks_another():
     classes = pd.Series(pd.Categorical(["batch", "chat"], categories=CLASSES))
     assert ordered(classes) == {"chat": 0, "batch": 2}
     assert ordered(pd.Series(["batch", "chat", "batch"])) == {"batch": 0, "chat": 1}
+
+
+def test_brushing_one_series_marks_the_same_requests_in_the_others():
+    """Every panel has a brush of its own and its colours heed all three."""
+    spec = drawn("same_requests").to_dict()
+    assert [p["name"] for p in spec["params"]] == ["entry", "queues", "accelerator"]
+    for panel in spec["vconcat"]:
+        test = panel["encoding"]["color"]["condition"]["test"]
+        assert json.dumps(test).count('"param"') == len(spec["vconcat"])
+    assert len(spec["datasets"]) == 1, "one table, so that one request is one row in each"
 
 
 def test_a_line_of_answers_ends_at_the_share_that_was_answered():

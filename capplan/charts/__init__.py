@@ -19,6 +19,7 @@ from capplan.charts.load import (
     outcomes_over_time,
     waiting_over_time,
 )
+from capplan.charts.moments import same_requests
 from capplan.charts.segments import time_by_layer
 from capplan.charts.sizing import goodput_by_replicas
 from capplan.charts.tails import latency_distribution
@@ -48,6 +49,7 @@ __all__ = [
     "outcomes_over_time",
     "rate_over_time",
     "requests_by_tenant",
+    "same_requests",
     "slowdown_by_batch",
     "throughput_against_tail",
     "time_by_layer",

@@ -4,11 +4,11 @@ Everything here returns values; only :meth:`Page.leave` writes, through :mod:`ca
 """
 
 from capplan.pages import (
+    acceptance,
     batching,
     buckets,
     budget,
     conclusion,
-    overload,
     pools,
     ramp,
     sizing,
@@ -20,6 +20,7 @@ from capplan.pages.telling import listed, rule_words, show, table, told
 
 __all__ = [
     "Page",
+    "acceptance",
     "batching",
     "buckets",
     "budget",
@@ -27,7 +28,6 @@ __all__ = [
     "has_reader",
     "listed",
     "open_page",
-    "overload",
     "pools",
     "ramp",
     "rule_words",

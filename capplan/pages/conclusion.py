@@ -218,19 +218,20 @@ def _window(page: Page) -> Finding:
 
 
 def _stages(page: Page) -> Finding:
-    name = "stages/ramp.json"
+    name = "stages/summary.json"
     found = page.find(name)
     if found is None:
         return _missing("load", name)
     first = found["first_degradation"]
-    kept = told(found["acceptable_load_rps"], "_rps")
-    text = f"no promise broken up to {told(found['stages'][-1]['load_rps'], '_rps')}"
+    steps = [stage["load_rps"] for stage in found["stages"] if stage["kind"] == "ramp"]
+    text = f"no promise broken up to {told(max(steps, default=None), '_rps')}"
     if first is not None:
         text = (
-            f"first broken: {first['request_class']}, {rule_words(first['promise'])}, "
-            f"at {told(first['load_rps'], '_rps')}; none up to {kept}"
+            f"first broken: {first['request_class']}, {rule_words(first['promise'])}, in the "
+            f"{first['layer'].replace('_', ' ')}, at {told(first['load_rps'], '_rps')}; "
+            f"none up to {told(first['interval'][0], '_rps')}"
         )
-    return Finding(part="load", outcome="told", said=text, artefact=name)
+    return Finding(part="load", outcome=found["verdict"]["outcome"], said=text, artefact=name)
 
 
 def _margin(page: Page) -> Finding:

@@ -5,7 +5,7 @@
 
 from capplan.stages.acceptance import Acceptance
 from capplan.stages.candidate import Candidate
-from capplan.stages.degradation import Degradation
+from capplan.stages.degradation import Degradation, degradation_of
 from capplan.stages.knee import Knee, knee_of
 from capplan.stages.loads import Loads, loads_of
 from capplan.stages.protection import Protection, protections
@@ -26,6 +26,7 @@ __all__ = [
     "Recovery",
     "Stage",
     "Trend",
+    "degradation_of",
     "knee_of",
     "loads_of",
     "protections",

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from capplan.stages.breaks import Break
 from capplan.stages.layers import Blame, blame
 from capplan.stages.limits import Limit, limit_of
+from capplan.stages.ramp import interval_of
 
 if TYPE_CHECKING:
-    from capplan.stages.ramp import Ramp
+    from collections.abc import Sequence
+
     from capplan.stages.stage import Stage
 
 
@@ -59,12 +61,18 @@ class Degradation:
         }
 
 
-def degradation_of(ramp: Ramp, baseline: Stage | None) -> Degradation | None:
-    """Return where a ramp first breaks; None where no step that counts does."""
-    stage = ramp.first_broken
+def degradation_of(
+    steps: Sequence[Stage], baseline: Stage | None, *, counted: bool = False
+) -> Degradation | None:
+    """Return where steps of rising load first break; None where none does.
+
+    ``counted`` leaves out the steps that do not count.
+    """
+    kept = [s for s in steps if s.counts or not counted]
+    stage = next((s for s in kept if s.broken), None)
     if stage is None:
         return None
-    low, high = ramp.interval
+    low, high = interval_of(kept)
     found = stage.breaks[0] if stage.breaks else None
     name = found.request_class if found else _growing(stage)
     cause = blame(stage, found, baseline) if found else _backlog(stage)

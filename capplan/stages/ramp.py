@@ -28,15 +28,8 @@ class Ramp:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the load up to which nothing breaks, and from which something surely does.
-
-        NaN below where the lowest step breaks; +inf above where no break is beyond doubt.
-        """
-        broken = [s.load_rps for s in self.steps if s.counts and s.broken]
-        limit = min(broken, default=math.inf)
-        kept = [s.load_rps for s in self.steps if s.counts and s.load_rps < limit]
-        sure = [s.load_rps for s in self.steps if s.counts and surely(s)]
-        return max(kept, default=math.nan), min(sure, default=math.inf)
+        """Return the load up to which nothing breaks, and from which something surely does."""
+        return interval_of([s for s in self.steps if s.counts])
 
     @property
     def client_limit_rps(self) -> float:
@@ -54,6 +47,16 @@ class Ramp:
         kept = max((s.load_rps for s in counted if s.load_rps < limit), default=math.nan)
         sure = [s.load_rps for s in counted if surely(s, request_class)]
         return kept, (kept, min(sure, default=math.inf))
+
+
+def interval_of(steps: Sequence[Stage]) -> tuple[float, float]:
+    """Return the load up to which nothing breaks, and from which something surely does.
+
+    NaN below where the lowest step breaks; +inf above where no break is beyond doubt.
+    """
+    limit = min((s.load_rps for s in steps if s.broken), default=math.inf)
+    kept = max((s.load_rps for s in steps if s.load_rps < limit), default=math.nan)
+    return kept, min((s.load_rps for s in steps if surely(s)), default=math.inf)
 
 
 def breaks(stage: Stage, request_class: str) -> bool:

@@ -65,7 +65,7 @@ def _loaded(found: Findings, seed: int) -> Findings:
     scenario, loads, plan = found.scenario, found.loads, found.scenario.stages.run
     if "ramp" in plan:
         ramp = raise_load(scenario, start_rps=loads.start_rps, seed=seed)
-        point = degradation_of(ramp, found.baseline)
+        point = degradation_of(ramp.steps, found.baseline, counted=True)
         found = replace(found, ramp=ramp, degradation=point)
     run: dict[str, Stage] = {s.kind: s for s in others.selected(scenario, loads, seed=seed)}
     if "fall_back" in plan:

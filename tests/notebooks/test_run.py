@@ -16,7 +16,7 @@ LEAVES = {
     "01_traffic_profile": ["profile.json"],
     "02_wait_budget": ["budget.json"],
     "03_batch_window": ["sweep.parquet", "chosen_point.json"],
-    "04_load_stages": ["stages/ramp.json", "stages/overload.json"],
+    "04_load_stages": ["stages/summary.json"],
     "05_failure_margin": ["capacity_table.json"],
     "07_capacity_report": ["conclusion.json"],
 }

@@ -1,0 +1,252 @@
+"""Frames and sentences of a load acceptance: what the page on stages shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.pages.telling import rule_words, told
+from capplan.results import queue_waits
+from capplan.statistics import batch_means, quantile_interval
+
+if TYPE_CHECKING:
+    from capplan.pages.page import Page
+    from capplan.results import RunResult
+    from capplan.scenario import Scenario
+    from capplan.stages import Acceptance, Degradation, Stage
+
+QUEUES = ("gateway", "service_queue", "scheduler_queue")
+MOST_REQUESTS = 600
+"""Requests drawn of a run: those that break the promise, then even ones of the others."""
+
+
+def accept(page: Page, **plan: Any) -> Acceptance:
+    """Return the acceptance of a page's study; ``plan`` sets fields of its stage plan.
+
+    The acceptance and each of its runs are stored in the page's run folder, in a folder named by
+    its run id.
+    """
+    from capplan.scenario.files import with_values
+    from capplan.stages import run_stages
+
+    changes = {f"stages.{name}": value for name, value in plan.items()}
+    found = run_stages(with_values(page.scenario, changes), seed=page.seed)
+    found.write(page.folder / "stages" / found.run_id)
+    return found
+
+
+def flows(steps: Sequence[Stage]) -> pd.DataFrame:
+    """Return throughput and goodput by load: load_rps, figure, flow_rps, low, high."""
+    rows = []
+    for step in steps:
+        succeeded = (step.table["outcome"] == "succeeded").to_numpy(np.float64)
+        shares = {"throughput": succeeded, "goodput": step.table["good"].to_numpy(np.float64)}
+        for figure, share in shares.items():
+            rows.append((step.load_rps, figure, *_flow(share, step.load_rps)))
+    return pd.DataFrame(rows, columns=["load_rps", "figure", "flow_rps", "low", "high"])
+
+
+def _flow(share: np.ndarray, load_rps: float) -> tuple[float, float, float]:
+    """Return a share of the requests as a rate, with the interval of its batch means."""
+    found = batch_means(share)
+    ends = [load_rps * v if np.isfinite(v) else np.nan for v in (found.low, found.high)]
+    return load_rps * found.value, max(ends[0], 0.0), min(ends[1], load_rps)
+
+
+def latencies(scenario: Scenario, steps: Sequence[Stage], name: str) -> pd.DataFrame:
+    """Return a latency at each class's promised quantile by load, failures +inf.
+
+    ``name`` is ``ttft`` (of streamed answers only: any other has its first token with its last)
+    or ``e2e``. Columns: load_rps, request_class, latency_s, low, high.
+    """
+    rows = []
+    for step in steps:
+        for c in scenario.classes:
+            own = step.of([c.name])
+            own = own[own["streaming"].astype(bool)] if name == "ttft" else own
+            if own.empty:
+                continue
+            found = quantile_interval(own[f"{name}_censored_s"], c.promises.quantile)
+            ends = [v if np.isfinite(v) else np.nan for v in (found.low, found.high)]
+            rows.append((step.load_rps, c.name, found.value, *ends))
+    return pd.DataFrame(rows, columns=["load_rps", "request_class", "latency_s", "low", "high"])
+
+
+def outcomes(steps: Sequence[Stage]) -> pd.DataFrame:
+    """Return the share of each outcome by load: load_rps, outcome, share_fraction."""
+    rows = []
+    for step in steps:
+        shares = step.table["outcome"].value_counts(normalize=True)
+        rows += [(step.load_rps, str(name), float(share)) for name, share in shares.items()]
+    return pd.DataFrame(rows, columns=["load_rps", "outcome", "share_fraction"])
+
+
+def promises(scenario: Scenario, field: str) -> dict[str, float]:
+    """Return the classes' bounds on a latency, those that have one."""
+    bounds = {c.name: getattr(c.promises, field) for c in scenario.classes}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def stage_table(found: Acceptance) -> pd.DataFrame:
+    """Return one row per stage: loads and flows, whether it counts, what breaks first."""
+    frame = found.frame()
+    first = (
+        frame["request_class"] + ": " + frame["promise"].map(lambda p: rule_words(p) if p else "")
+    )
+    return pd.DataFrame(
+        {
+            "stage": frame["stage"],
+            "load_rps": frame["load_rps"],
+            "goodput_rps": frame["goodput_rps"],
+            "timed out_fraction": frame["timed_out_fraction"],
+            "refused_fraction": frame["rejected_fraction"],
+            "counts": np.where(frame["counts"], "yes", "no"),
+            "first broken": first.where(frame["promise"] != "", ""),
+            "to know": frame["note"],
+        }
+    )
+
+
+def acceptable_table(found: Acceptance) -> pd.DataFrame:
+    """Return the acceptable load of each class, with the interval of its limit."""
+    rows = [
+        {
+            "class": name,
+            "kept up to_rps": entry["to_rps"],
+            "surely broken from_rps": entry["interval"][1],
+            "own requests at that load_rps": entry["class_rps"],
+        }
+        for name, entry in found.acceptable().items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def action_table(found: Acceptance) -> pd.DataFrame:
+    """Return the boundaries that ended requests, and those that are not set."""
+    rows = [
+        {
+            "boundary": p.boundary.field,
+            "owner": p.boundary.owner or "nobody",
+            "protective action": p.boundary.action,
+            "requests ended": p.count,
+            "first at_rps": p.first_at_rps,
+        }
+        for p in found.protections
+        if p.acted or not p.boundary.is_set
+    ]
+    columns = ["boundary", "owner", "protective action", "requests ended", "first at_rps"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def check_table(found: Acceptance) -> pd.DataFrame:
+    """Return the re-check steps after the overload with their results."""
+    reasons = found.recovery.reasons if found.recovery else ()
+    rows = [{"result": r.outcome, "re-check": r.evidence, "next": r.next_action} for r in reasons]
+    return pd.DataFrame(rows, columns=["result", "re-check", "next"])
+
+
+def rule_table(found: Acceptance) -> pd.DataFrame:
+    """Return every rule of the verdict with its evidence and next action, the worst first."""
+    rows = [
+        {
+            "outcome": r.outcome,
+            "rule": rule_words(r.rule),
+            "evidence": r.evidence,
+            "next": r.next_action,
+        }
+        for r in found.verdict.reasons
+    ]
+    return pd.DataFrame(rows)
+
+
+def degradation_said(found: Acceptance) -> str:
+    """Return where it first degrades, in a sentence."""
+    point = found.first_degradation
+    if point is None:
+        top = max((s.load_rps for s in found.ramp.steps), default=math.nan) if found.ramp else None
+        return f"No promise is broken up to {told(top, '_rps')}."
+    sure = f"beyond doubt from {told(point.high_rps, '_rps')}"
+    if math.isinf(point.high_rps):
+        sure = "at no load beyond doubt"
+    return (
+        f"The first promise to break is **{point.request_class}: {rule_words(point.promise)}**, at "
+        f"{told(point.load_rps, '_rps')} (kept up to {told(point.low_rps, '_rps')}, "
+        f"broken {sure}). "
+        f"Most of its requests lose their time in the **{point.layer.replace('_', ' ')}**. "
+        f"`{point.limit.field}` controls that limit: {point.limit.why}."
+    )
+
+
+def knee_said(found: Acceptance) -> str:
+    """Return where the knee is, in a sentence."""
+    knee = found.knee
+    if knee is None or math.isnan(knee.load_rps):
+        return "The curve has no knee in the range of the ramp."
+    return (
+        f"The knee of {knee.pool} lies at {told(knee.load_rps, '_rps')}, between "
+        f"{told(knee.low_rps, '_rps')} and {told(knee.high_rps, '_rps')} (Kneedle on mean E2E)."
+    )
+
+
+def recovery_said(found: Acceptance) -> str:
+    """Return whether it comes back after the overload, in a sentence."""
+    back, stage = found.recovery, found.stage("fall_back")
+    if back is None or stage is None:
+        return "No fall-back was run."
+    over = told(stage.highest_rps, "_rps")
+    word = "It comes back" if back.converged else "**It does not come back**"
+    return (
+        f"{word} from {over} to {told(stage.load_rps, '_rps')}: the queues were empty after "
+        f"{told(back.queues_empty_s, '_s')}, the last request that failed came "
+        f"{told(back.error_rate_back_s, '_s')} after the overload."
+    )
+
+
+def moments(found: Acceptance) -> pd.DataFrame:
+    """Return the requests of the first degradation's run on three time series.
+
+    Columns: those of ``charts.same_requests``. Where nothing degrades, those of the last step.
+    """
+    point = found.first_degradation
+    stage = point.stage if point else found.stages[-1]
+    return moments_of(stage.run, _broken_ids(point))
+
+
+def _broken_ids(point: Degradation | None) -> list[str]:
+    if point is None or point.found is None:
+        return []
+    return [str(name) for name in point.found.violators["request_id"]]
+
+
+def moments_of(run: RunResult, marked: Sequence[str] = ()) -> pd.DataFrame:
+    """Return when the first attempts of a run entered, were queued and were served."""
+    log = run.requests[run.requests["attempt"] == 1]
+    log = _some(log.assign(marked=log["request_id"].isin(list(marked))))
+    waits = queue_waits(log, end_s=run.duration_s)[list(QUEUES)]
+    end = log["decode_end_s"].fillna(log["finish_s"]).fillna(run.duration_s)
+    return pd.DataFrame(
+        {
+            "request_id": log["request_id"].astype(str),
+            "outcome": log["outcome"].astype(str),
+            "marked": log["marked"],
+            "entry_s": log["intended_start_s"],
+            "queued_s": log["service_queue_in_s"],
+            "served_s": log["batch_in_s"],
+            "prompt_tokens": log["prompt_tokens"].astype(np.float64),
+            "wait_s": waits.sum(axis=1, min_count=1),
+            "work_s": end - log["batch_in_s"],
+        }
+    ).reset_index(drop=True)
+
+
+def _some(log: pd.DataFrame) -> pd.DataFrame:
+    first = log[log["marked"] | (log["outcome"] != "succeeded")].iloc[:MOST_REQUESTS]
+    rest = log.drop(first.index)
+    room = MOST_REQUESTS - len(first)
+    if len(rest) > room:
+        rest = rest.iloc[np.linspace(0, len(rest) - 1, room).astype(int)] if room else rest[:0]
+    return pd.concat([first, rest]).sort_values("intended_start_s")
