@@ -7,12 +7,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One request inside a replica: its lengths, and what has happened to it so far.
 
     The moments are NaN until they come. ``prefilled_tokens`` counts every prompt token computed,
     also those computed again after a preemption; ``generated_tokens`` the output tokens made.
+    (Not keyword-only: Python fills in the defaults of so many keywords slowly.)
     """
 
     prompt_tokens: int
@@ -52,6 +53,10 @@ class Job:
     """Order of admission into the running batch."""
     block_keys: list[Hashable] | None = None
     """Keys of its prompt's KV blocks, once a prefix cache has asked for them."""
+    streams: bool = True
+    """Whether its replica can send tokens before the last."""
+    stream_interval: int = 1
+    """Tokens per chunk of its answer, after the first."""
     beam_width: int = 1
     """Sequences that decode its answer."""
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from capplan.replica.job import Job
-from capplan.simulation.clock import Alarm
 
 Place = Literal[
     "caller", "network", "gateway_queue", "gateway", "service_queue", "replica", "answer", "gone"
@@ -17,9 +16,9 @@ Place = Literal[
 beyond the gateway, on the way back or given up."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Request:
-    """One intended request: a row of the trace."""
+    """One intended request: a row of the trace. Its fields come by position: it is made in bulk."""
 
     row: int
     request_id: str
@@ -47,13 +46,13 @@ class Request:
         return math.inf if math.isnan(self.deadline_s) else self.first_start_s + self.deadline_s
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Attempt(Job):
     """One attempt: a row of the request log, written as it moves."""
 
-    request: Request
-    attempt: int
-    intended_start_s: float
+    request: Request = field(kw_only=True)
+    attempt: int = field(kw_only=True)
+    intended_start_s: float = field(kw_only=True)
     place: Place = "caller"
 
     sent_s: float = math.nan
@@ -68,8 +67,8 @@ class Attempt(Job):
     outcome_layer: str | None = None
     reason: str | None = None
     replica: str | None = None
-    alarm: Alarm | None = None
-    """When the caller gives up."""
+    seen_tokens: int | None = None
+    """Tokens made when its caller left, where the replica went on with it."""
 
     @property
     def layer(self) -> str:

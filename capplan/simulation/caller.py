@@ -12,6 +12,7 @@ from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import Crowd
+from capplan.simulation.deadlines import Deadlines
 from capplan.simulation.gateway import GatewayHost
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Callers:
         self._connections = connections
         self._retries = retries
         self._clock = clock
+        self._deadlines = {name: Deadlines(self._give_up, clock=clock) for name in retries}
         self._network_s = network_s
         self._backoff = backoff
         self._gateway: GatewayHost | None = None
@@ -112,7 +114,7 @@ class Callers:
         patience_s = self._retries[request.request_class].attempt_timeout_s
         gives_up_s = min(request.leaves_s, math.inf if patience_s is None else now_s + patience_s)
         if gives_up_s < math.inf:
-            attempt.alarm = self._clock.at(gives_up_s, Rank.TIMER, self._give_up, attempt)
+            self._deadlines[request.request_class].watch(attempt, gives_up_s)
         there_s = attempt.handshake_s + self._network_s
         if there_s > 0:
             self._clock.at(now_s + there_s, Rank.ARRIVE, self.gateway.arrive, attempt)
@@ -148,9 +150,6 @@ class Callers:
         attempt.finish_s = self._clock.now
         self.in_flight -= 1
         self.ended[outcome] += 1
-        if attempt.alarm is not None:
-            attempt.alarm.cancel()
-            attempt.alarm = None
 
     def _try_again(self, attempt: Attempt, failure: Failure) -> None:
         request = attempt.request

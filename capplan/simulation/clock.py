@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -14,7 +13,7 @@ ROOM = 1_000_000
 """Ranks of one's own, between two kinds of events."""
 
 
-class Rank(IntEnum):
+class Rank:
     """What happens first among events of the same instant; ties in order of scheduling.
 
     An answer that arrives exactly at its deadline is in time; work that ends exactly when a
@@ -38,27 +37,17 @@ class Rank(IntEnum):
 
 
 class Alarm:
-    """A scheduled call. It has the parts of a SimPy event that the event loop touches."""
+    """A call at a time: what this clock has on SimPy's heap, beside SimPy's own events."""
 
-    __slots__ = ("_defused", "_ok", "_value", "argument", "call", "callbacks")
+    __slots__ = ("argument", "call")
 
     def __init__(self, call: Callable[[Any], None], argument: Any) -> None:
-        self.call = call
+        self.call: Callable[[Any], None] | None = call
         self.argument = argument
-        self.callbacks: tuple[Callable[[Alarm], None], ...] | None = _RING
-        self._ok = True
 
     def cancel(self) -> None:
         """Let the moment pass without the call."""
-        if self.callbacks is not None:
-            self.callbacks = ()
-
-
-def _ring(alarm: Alarm) -> None:
-    alarm.call(alarm.argument)
-
-
-_RING = (_ring,)
+        self.call = None
 
 
 class Clock(simpy.Environment):
@@ -69,14 +58,18 @@ class Clock(simpy.Environment):
 
     Attributes
     ----------
+    now
+        The time, s: an attribute, because it is read ten times for each request.
     reached
         The highest rank of what has happened at this instant.
     """
 
+    now = 0.0
+
     def __init__(self) -> None:
         super().__init__()
         self.reached = -1
-        self._step_ranks = count(int(Rank.STEP))
+        self._step_ranks = count(Rank.STEP)
 
     def at(self, time_s: float, rank: int, call: Callable[[Any], None], argument: Any) -> Alarm:
         """Schedule ``call(argument)`` at a time that is not past; return the alarm."""
@@ -90,22 +83,29 @@ class Clock(simpy.Environment):
 
     def step(self) -> None:
         """Process the next event."""
+        event: Any
         time_s, rank, _, event = heappop(self._queue)
-        if time_s > self._now:
-            self._now, self.reached = time_s, rank
+        if time_s > self.now:
+            self.now = self._now = time_s
+            self.reached = rank
         elif rank > self.reached:
             self.reached = rank
-        callbacks = event.callbacks
-        event.callbacks = None  # type: ignore[assignment]
-        for callback in callbacks or ():
-            callback(event)
+        if type(event) is Alarm:
+            if event.call is not None:
+                event.call(event.argument)
+        else:
+            callbacks = event.callbacks
+            event.callbacks = None
+            for callback in callbacks:
+                callback(event)
 
     def run_while(self, busy: Callable[[], bool], until_s: float) -> float:
         """Process events up to ``until_s``, as long as ``busy()``; return the time reached."""
         queue, step = self._queue, self.step
         while busy():
             if not queue or queue[0][0] > until_s:
-                self._now, self.reached = until_s, 7 * ROOM
+                self.now = self._now = until_s
+                self.reached = 7 * ROOM
                 break
             step()
-        return float(self._now)
+        return self.now

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from capplan.schema import REQUESTS, names
+from capplan.schema import REQUESTS, Column
 from capplan.simulation.attempt import Attempt, Request
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
+
+
+ROWS_AT_ONCE = 10_000
+"""Rows of a trace that become requests together: fast enough, and little memory."""
 
 
 def requests_of(
@@ -26,12 +31,23 @@ def requests_of(
     A column that the trace lacks, or a value that is missing, is filled by the scenario's default
     class and first tenant; a deadline only where the whole column is absent.
     """
-    rows = range(len(frame))
+    for first in range(0, len(frame), ROWS_AT_ONCE):
+        rows = frame.iloc[first : first + ROWS_AT_ONCE]
+        columns = _columns(rows, first, scenario, block_tokens=block_tokens)
+        yield from map(Request, *(columns[name] for name in Request.__slots__))
+
+
+def _columns(
+    frame: pd.DataFrame, first: int, scenario: Scenario, *, block_tokens: int | None
+) -> dict[str, Iterable[Any]]:
+    """Return the fields of the requests of some rows; ``first`` is the number of the first."""
+    rows = range(first, first + len(frame))
     missing = [math.nan] * len(frame)
     class_names = _column(frame, "request_class", [scenario.request_class().name] * len(frame))
-    classes = [scenario.request_class(name) for name in class_names]
+    known = {name: scenario.request_class(name) for name in set(class_names)}
+    classes = [known[name] for name in class_names]
     promised = [c.promises.deadline_s or math.nan for c in classes]
-    columns: dict[str, Iterable[Any]] = {
+    return {
         "row": rows,
         "request_id": map(str, _column(frame, "request_id", rows)),
         "request_class": class_names,
@@ -41,8 +57,8 @@ def requests_of(
         "streaming": map(bool, _column(frame, "streaming", [c.streaming for c in classes])),
         "deadline_s": _column(frame, "deadline_s", missing if "deadline_s" in frame else promised),
         "size": _column(frame, "size", missing),
-        "prompt_tokens": map(int, frame["prompt_tokens"]),
-        "output_tokens": map(int, frame["output_tokens"]),
+        "prompt_tokens": map(int, frame["prompt_tokens"].tolist()),
+        "output_tokens": map(int, frame["output_tokens"].tolist()),
         "first_start_s": frame["arrival_s"].tolist(),
         "prefix_blocks": _prefixes(frame, block_tokens),
         "prefix_block_tokens": [block_tokens or 0] * len(frame),
@@ -50,8 +66,6 @@ def requests_of(
         "user": _column(frame, "user", [""] * len(frame)),
         "think_s": _column(frame, "think_s", missing),
     }
-    for values in zip(*columns.values(), strict=True):
-        yield Request(**dict(zip(columns, values, strict=True)))
 
 
 def _prefixes(frame: pd.DataFrame, block_tokens: int | None) -> list[Sequence[int]]:
@@ -63,8 +77,14 @@ def _prefixes(frame: pd.DataFrame, block_tokens: int | None) -> list[Sequence[in
 def _column(frame: pd.DataFrame, name: str, default: Sequence[Any]) -> list[Any]:
     if name not in frame:
         return list(default)
-    found, missing = frame[name].tolist(), frame[name].isna().tolist()
-    return [default[i] if missing[i] else value for i, value in enumerate(found)]
+    column = frame[name]
+    found, missing = column.tolist(), column.isna()
+    if not missing.any():
+        return found
+    return [
+        default[i] if gone else value
+        for i, (value, gone) in enumerate(zip(found, missing, strict=True))
+    ]
 
 
 def request_log(
@@ -76,68 +96,44 @@ def request_log(
     """
     import pandas as pd
 
-    rows = sorted(attempts, key=lambda a: (a.request.row, a.attempt))
+    rows = sorted(attempts, key=attrgetter("request.row", "attempt"))
+    of = [a.request for a in rows]
     firsts = [_first_token_s(a, network_s, leaves_s) for a in rows]
-    columns: dict[str, pd.Series[Any]] = {}
-    for name in _TEXTS:
-        columns[name] = pd.Series([_text(a, name) for a in rows], dtype="str")
-    for name in _OF_REQUEST:
-        columns[name] = pd.Series([getattr(a.request, name) for a in rows])
-    for name in _OF_ATTEMPT:
-        columns[name] = pd.Series([getattr(a, name) for a in rows])
-    columns |= {
-        "first_token_s": pd.Series(firsts, dtype="float64"),
-        "network_s": pd.Series([_on_network_s(a, network_s) for a in rows], dtype="float64"),
-        "cached_tokens": pd.Series([a.cached_tokens for a in rows], dtype="int64"),
-        "output_tokens": pd.Series(
-            [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)], dtype="int64"
-        ),
-        "wasted_tokens": pd.Series(
-            [0 if a.outcome == "succeeded" else a.spent_tokens for a in rows], dtype="int64"
-        ),
-        "degraded": pd.Series([False] * len(rows), dtype="bool"),
+    told: dict[str, list[Any]] = {
+        "outcome_layer": [a.layer if a.outcome == "in_flight" else a.outcome_layer for a in rows],
+        "first_token_s": firsts,
+        "network_s": [_on_network_s(a, network_s) for a in rows],
+        "output_tokens": [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)],
+        "wasted_tokens": [0 if a.outcome == "succeeded" else a.spent_tokens for a in rows],
+        "degraded": [False] * len(rows),
     }
-    for name in _MOMENTS:
-        columns[name] = columns[name].astype("float64")
-    return pd.DataFrame(columns)[names(REQUESTS)]
+    for column in REQUESTS:
+        if column.name not in told:
+            source: Sequence[Any] = of if column.name in _OF_REQUEST else rows
+            told[column.name] = list(map(attrgetter(column.name), source))
+    return pd.DataFrame({c.name: pd.Series(told.pop(c.name), dtype=_dtype(c)) for c in REQUESTS})
 
 
-_TEXTS = (
-    "request_id",
-    "request_class",
-    "tenant",
-    "session",
-    "outcome",
-    "outcome_layer",
-    "reason",
-    "replica",
+def _dtype(column: Column) -> str:
+    """Return the type of a column; numbers that may be missing are floats."""
+    if column.name in {"batch_id", "batch_size"}:
+        return "float64"
+    return {"int": "int64", "float": "float64"}.get(column.kind, column.kind)
+
+
+_OF_REQUEST = frozenset(
+    {
+        "request_id",
+        "request_class",
+        "tenant",
+        "session",
+        "priority",
+        "streaming",
+        "deadline_s",
+        "size",
+    }
 )
-_OF_REQUEST = ("priority", "streaming", "deadline_s", "size")
-_MOMENTS = (
-    "intended_start_s",
-    "sent_s",
-    "gateway_in_s",
-    "gateway_admitted_s",
-    "service_queue_in_s",
-    "scheduler_queue_in_s",
-    "batch_in_s",
-    "prefill_end_s",
-    "decode_end_s",
-    "finish_s",
-    "batch_window_s",
-    "batch_id",
-    "batch_size",
-)
-_OF_ATTEMPT = ("attempt", "prompt_tokens", *_MOMENTS)
-
-
-def _text(attempt: Attempt, name: str) -> str | None:
-    if name in Request.__slots__:
-        return str(getattr(attempt.request, name))
-    if name == "outcome_layer" and attempt.outcome == "in_flight":
-        return attempt.layer
-    value: str | None = getattr(attempt, name)
-    return value
+"""Columns that are fields of the request; the others are of the attempt, or computed."""
 
 
 def _first_token_s(
@@ -146,7 +142,7 @@ def _first_token_s(
     """Return when the first token reached the caller; without streaming, that is the last."""
     if math.isnan(attempt.prefill_end_s):
         return math.nan
-    if not attempt.request.streaming:
+    if not (attempt.request.streaming and attempt.streams):
         return attempt.finish_s if attempt.outcome == "succeeded" else math.nan
     first_s = leaves_s(attempt, attempt.prefill_end_s) + network_s
     if attempt.outcome == "succeeded":
@@ -155,10 +151,13 @@ def _first_token_s(
 
 
 def _delivered(attempt: Attempt, first_token_s: float) -> int:
-    """Return the output tokens the caller got: all, or what was streamed until the end."""
+    """Return the output tokens the caller got: all, or the chunks streamed until the end."""
     if attempt.outcome == "succeeded":
         return attempt.output_tokens
-    return 0 if math.isnan(first_token_s) else attempt.generated_tokens
+    made = attempt.generated_tokens if attempt.seen_tokens is None else attempt.seen_tokens
+    if math.isnan(first_token_s) or not made:
+        return 0
+    return 1 + (made - 1) // attempt.stream_interval * attempt.stream_interval
 
 
 def _on_network_s(attempt: Attempt, network_s: float) -> float:
