@@ -15,9 +15,28 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
+from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
 
 if TYPE_CHECKING:
-    from capplan.scenario import ContinuousBatching
+    from capplan.scenario import ContinuousBatching, Pool
+
+
+def copy_s_per_token(pool: Pool) -> float:
+    """Return what it takes to move one token's KV, s: as stated, else 2 · bytes ÷ bandwidth.
+
+    Each byte is read once and written once. 0 where nothing is ever moved.
+    Raises :class:`capplan.schema.DataError` if the model or accelerator is unknown.
+    """
+    batching = pool.batching
+    if batching.kind != "continuous" or batching.kv_layout == "paged":
+        return 0.0
+    if not batching.contiguous.compaction:
+        return 0.0
+    if batching.contiguous.copy_s_per_token is not None:
+        return batching.contiguous.copy_s_per_token
+    found, device = model_of(pool), accelerator_of(pool)
+    each = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
+    return 2 * each / device.memory_bandwidth_bytes_per_s
 
 
 class ContiguousSpace:

@@ -305,6 +305,7 @@ class ContinuousEngine:
             waiting.pop()
             self._admissions += 1
             job.admission, job.beam_width = self._admissions, self._width
+            job.stream_interval = self._rules.stream_interval
             running[job] = None
             self.kv.admit(job, found)
             self._schedule(job, chunk)

@@ -11,15 +11,20 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
+from capplan.replica.levels import LevelLine
 from capplan.replica.waiting import WaitingLine
 
 if TYPE_CHECKING:
-    from capplan.scenario import DynamicBatching
+    from capplan.scenario import DynamicBatching, QueuePolicy
+
+
+QUEUE_FULL = "queue_full"
 
 
 class DynamicEngine:
     """The batching state of one replica; same calls as the continuous engine.
 
+    ``drop(job)`` is told who leaves the queue because its level's timeout has passed.
     ``batch_seconds(items, size)`` gives the service time of one batch. Attributes and totals are
     those of :class:`capplan.replica.continuous.ContinuousEngine`; a step is a batch, and there is
     no KV.
@@ -32,13 +37,19 @@ class DynamicEngine:
     decoding = 0
 
     def __init__(
-        self, batching: DynamicBatching, *, batch_seconds: Callable[[int, float], float]
+        self,
+        batching: DynamicBatching,
+        *,
+        batch_seconds: Callable[[int, float], float] | None = None,
     ) -> None:
-        self.waiting: WaitingLine[Job] = WaitingLine(batching.scheduler.order)
+        self._levels = _levels(batching)
+        self.waiting = self._levels or WaitingLine[Job](batching.scheduler.order)
+        self.drop: Callable[[Job], None] = _forget
         self.places = batching.max_batch_size
         self.wake_s = math.inf
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self._delay_s = batching.max_queue_delay_s
+        self._sizes = batching.preferred_batch_sizes or (batching.max_batch_size,)
         self._batch_seconds = batch_seconds
         self._batch: list[Job] = []
         self._aborted: set[Job] = set()
@@ -55,7 +66,9 @@ class DynamicEngine:
         return len(self._batch)
 
     def refusal(self, job: Job) -> str | None:
-        """Return why a job can never run here: a batch takes any."""
+        """Return ``queue_full`` if its level takes nobody more; a batch takes any."""
+        if self._levels is not None and self._levels.level_of(job).full:
+            return QUEUE_FULL
         return None
 
     def begin(self, now_s: float) -> float | None:
@@ -63,11 +76,15 @@ class DynamicEngine:
 
         With None, ``wake_s`` says when the window of the longest waiting job ends.
         """
+        if self._levels is not None:
+            for job in self._levels.expire(now_s):
+                self.drop(job)
         oldest = self.waiting.oldest()
         self.wake_s = math.inf if oldest is None else oldest[0] + self._delay_s
-        if oldest is None or (len(self.waiting) < self.places and now_s < self.wake_s):
+        size = self._due(now_s)
+        if not size:
             return None
-        batch = [self.waiting.pop() for _ in range(min(self.places, len(self.waiting)))]
+        batch = [self.waiting.pop() for _ in range(size)]
         self._count_window(batch, now_s)
         self.steps += 1
         self.sequences += len(batch)
@@ -75,6 +92,20 @@ class DynamicEngine:
             job.batch_in_s = now_s
             job.batch_id, job.batch_size = self.steps, len(batch)
         self._batch = batch
+        return self._service_s(batch, now_s)
+
+    def _due(self, now_s: float) -> int:
+        """Return how many are to be served now: a preferred number, or all whose window ends."""
+        waiting = len(self.waiting)
+        preferred = max((size for size in self._sizes if size <= waiting), default=0)
+        late = now_s >= self.wake_s
+        return preferred or (min(waiting, self.places) if late else 0)
+
+    def _service_s(self, batch: list[Job], now_s: float) -> float:
+        """Return how long a batch takes, s."""
+        if self._batch_seconds is None:
+            msg = "a service time, to serve a batch"
+            raise ValueError(msg)
         return self._batch_seconds(len(batch), sum(job.batch_items for job in batch))
 
     def _count_window(self, batch: list[Job], now_s: float) -> None:
@@ -89,16 +120,23 @@ class DynamicEngine:
         left, self._batch = self._batch, []
         for job in left:
             self._count(job)
-            if job not in self._aborted:
-                job.prefill_end_s = job.decode_end_s = now_s
+        if left:
+            self._served(left, now_s)
+        for job in self._aborted:
+            job.prefill_end_s = job.decode_end_s = math.nan
         self._aborted.clear()
         self._free_since_s = now_s
         return left
 
     def _count(self, job: Job) -> None:
         job.prefilled_tokens, job.generated_tokens = job.prompt_tokens, job.output_tokens
-        self.prefill_tokens += job.prompt_tokens
-        self.output_tokens += job.output_tokens
+
+    def _served(self, batch: list[Job], now_s: float) -> None:
+        """Write on a batch when it was served, and add to the totals."""
+        for job in batch:
+            job.prefill_end_s = job.decode_end_s = now_s
+            self.prefill_tokens += job.prompt_tokens
+            self.output_tokens += job.output_tokens
 
     def abort(self, job: Job) -> bool:
         """Give a job up: True if it left at once, False if its batch goes on with it."""
@@ -107,9 +145,31 @@ class DynamicEngine:
         self._aborted.add(job)
         return False
 
+    def made(self, job: Job) -> int:
+        """Return how many tokens of a job's answer exist by now: none before the batch ends."""
+        return job.generated_tokens
+
     def clear(self) -> list[Job]:
         """Lose everything, as in a crash; return the jobs that were waiting or in the batch."""
         jobs = [*self.waiting.clear(), *self._batch]
         self._batch = []
         self._aborted.clear()
         return jobs
+
+
+def _levels(batching: DynamicBatching) -> LevelLine | None:
+    """Return the line of a batching whose requests wait in levels."""
+    if not batching.has_levels:
+        return None
+    policies: dict[int, QueuePolicy] = {0: batching.queue_policy}
+    policies |= {policy.level: policy for policy in batching.level_policies}
+    return LevelLine(
+        policies,
+        levels=batching.priority_levels,
+        default=batching.default_priority_level,
+        order=batching.scheduler.order,
+    )
+
+
+def _forget(job: Job) -> None:
+    """Do nothing with a job that left."""

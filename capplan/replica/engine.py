@@ -96,5 +96,8 @@ class Engine(Batch, Protocol):
     def abort(self, job: Job) -> bool:
         """Give a job up: True if it left at once, False if it leaves when the step ends."""
 
+    def made(self, job: Job) -> int:
+        """Return how many tokens of a job's answer exist by now."""
+
     def clear(self) -> list[Job]:
         """Lose everything, as in a crash; return the jobs that were here."""

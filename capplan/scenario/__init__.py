@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from capplan.scenario.arrivals import Even, GammaGaps, Modulated, Poisson, WeibullGaps
-from capplan.scenario.batching import ContiguousKv, Speculation
+from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
 from capplan.scenario.budgeting import BudgetRule, Weights
 from capplan.scenario.classes import (
     ChoiceSize,
@@ -48,6 +48,7 @@ from capplan.scenario.pools import (
     RooflineStep,
     ServiceLaw,
     SiliconStep,
+    StaticBatching,
     TablesStep,
 )
 from capplan.scenario.shapes import (
@@ -93,6 +94,7 @@ __all__ = [
     "GatewayQueue",
     "Host",
     "Length",
+    "LevelPolicy",
     "LinearStep",
     "LognormalLength",
     "LognormalSize",
@@ -108,6 +110,7 @@ __all__ = [
     "Pool",
     "Promises",
     "Queue",
+    "QueuePolicy",
     "Ramp",
     "RateLimit",
     "Replay",
@@ -125,6 +128,7 @@ __all__ = [
     "Spike",
     "StageKind",
     "StagePlan",
+    "StaticBatching",
     "Steady",
     "Step",
     "Sum",

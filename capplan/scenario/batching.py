@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.scenario.part import Count, Fraction, Part, Seconds
+from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Seconds
 
 
 class Speculation(Part):
@@ -36,6 +36,26 @@ class Speculation(Part):
         5.0
         """
         return sum(self.acceptance**k for k in range(self.num_speculative_tokens + 1))
+
+
+class QueuePolicy(Part):
+    """What a dynamic batcher does with those who wait; field names near Triton's.
+
+    Source: NVIDIA, "Triton Inference Server", ``model_config.proto``, ``ModelQueuePolicy``, 2025.
+    """
+
+    timeout_s: PositiveSeconds | None = None
+    """How long a request is in time, looked at whenever a batch is formed; None = always."""
+    timeout_action: Literal["reject", "delay"] = "reject"
+    """Reject it, or serve it after all of its level that are in time."""
+    max_queue_size: Count | None = None
+    """Most requests that wait in a level; None = no limit."""
+
+
+class LevelPolicy(QueuePolicy):
+    """The policy of one priority level."""
+
+    level: Count
 
 
 class ContiguousKv(Part):

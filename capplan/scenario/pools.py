@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.catalog.dtypes import Dtype
-from capplan.scenario.batching import ContiguousKv, Speculation
+from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
 from capplan.scenario.layers import Queue, Router
 from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
 
@@ -209,17 +209,103 @@ class DynamicBatching(Part):
 
     A batch starts as soon as the replica is free and either ``max_batch_size`` requests wait or
     the oldest has waited ``max_queue_delay_s``. The size of a request is its ``size``, else its
-    prompt tokens.
+    prompt tokens. Source: NVIDIA, "Triton Inference Server User Guide", section "Dynamic Batcher".
     """
 
     kind: Literal["dynamic"] = "dynamic"
     max_batch_size: Count = 8
+    preferred_batch_sizes: tuple[Count, ...] = ()
+    """Sizes that are served at once, the largest that can be filled first; empty = only
+    ``max_batch_size``."""
     max_queue_delay_s: Seconds = 0.0
+    priority_levels: Annotated[int, Field(ge=0)] = 0
+    """Levels of priority, 1 first; 0 = one line, in the scheduler's order."""
+    default_priority_level: Count = 1
+    """Level of requests whose priority is none of 1 … ``priority_levels``."""
+    queue_policy: QueuePolicy = QueuePolicy()
+    """Limits of each level; the ``scheduler`` queue's hold over all levels."""
+    level_policies: tuple[LevelPolicy, ...] = ()
+    """Levels with a policy of their own."""
+    cancel_frees: bool = True
+    """A waiting request whose caller has left is taken out; False = it is served all the same. A
+    batch that runs goes on with it in either case."""
     scheduler: Queue = Queue()
     service: ServiceLaw
 
+    @model_validator(mode="after")
+    def _sizes_and_levels_exist(self) -> DynamicBatching:
+        most, levels = self.max_batch_size, max(self.priority_levels, 1)
+        stated = [policy.level for policy in self.level_policies]
+        clashes = [
+            (size > most, f"preferred_batch_sizes: at most max_batch_size {most}, got {size}")
+            for size in self.preferred_batch_sizes
+        ]
+        clashes += [
+            (level > levels, f"level_policies: at most priority_levels {levels}, got {level}")
+            for level in stated
+        ]
+        clashes += [
+            (
+                self.default_priority_level > levels,
+                f"default_priority_level: at most priority_levels {levels}, got "
+                f"{self.default_priority_level}",
+            ),
+            (len(set(stated)) < len(stated), "level_policies: one per level"),
+        ]
+        if told := "; ".join(text for wrong, text in clashes if wrong):
+            raise ValueError(told)
+        return self
 
-Batching = Annotated[ContinuousBatching | DynamicBatching, Field(discriminator="kind")]
+    @property
+    def has_levels(self) -> bool:
+        """Return whether requests wait in levels, or with a policy of their own."""
+        policies = self.queue_policy != QueuePolicy() or self.level_policies
+        return bool(self.priority_levels or policies)
+
+
+class StaticBatching(Part):
+    """Batches of whole requests, padded to the longest, for comparison with continuous batching.
+
+    A batch starts as dynamic batches do; it ends when its longest answer does, and all its answers
+    go back then, in one piece. Source: Yu et al., "Orca", OSDI 2022, section 3.1.
+    """
+
+    kind: Literal["static"] = "static"
+    max_batch_size: Count = 8
+    max_queue_delay_s: Seconds = 0.0
+    max_model_len: Count = 8192
+    """Longest prompt and answer; where the memory is known, it must hold ``max_batch_size``."""
+    gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
+    cancel_frees: bool = True
+    """As in dynamic batching."""
+    scheduler: Queue = Queue()
+    step_time: StepTime = RooflineStep()
+
+    @property
+    def as_dynamic(self) -> DynamicBatching:
+        """Return how its batches are formed."""
+        return DynamicBatching(
+            max_batch_size=self.max_batch_size,
+            max_queue_delay_s=self.max_queue_delay_s,
+            scheduler=self.scheduler,
+            service=ServiceLaw(base_s=1.0),
+        )
+
+    @property
+    def as_continuous(self) -> ContinuousBatching:
+        """Return the batching that takes the same memory and steps of the same time."""
+        return ContinuousBatching(
+            max_num_seqs=self.max_batch_size,
+            max_num_batched_tokens=self.max_model_len,
+            max_model_len=self.max_model_len,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            step_time=self.step_time,
+        )
+
+
+Batching = Annotated[
+    ContinuousBatching | DynamicBatching | StaticBatching, Field(discriminator="kind")
+]
 
 
 class Pool(Part):

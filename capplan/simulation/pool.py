@@ -6,12 +6,21 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from capplan.replica.contiguous import copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.engine import Batch
-from capplan.replica.latency import batch_seconds, step_time
+from capplan.replica.latency import StepTime, batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
-from capplan.scenario import ContinuousBatching, DynamicBatching, Pool, ServiceLaw
+from capplan.replica.static import StaticEngine
+from capplan.scenario import (
+    ContinuousBatching,
+    DynamicBatching,
+    Pool,
+    ServiceLaw,
+    StaticBatching,
+)
+from capplan.schema import DataError
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock
 from capplan.simulation.machine import Machine, Rates, Share
@@ -71,6 +80,7 @@ class ServingPool:
                 clock=clock,
                 pool=self,
                 share=_share(steps.engine, on[index % len(on)], demands or {}) if on else None,
+                cancels=pool.batching.cancel_frees,
             )
             for index, steps in enumerate(drivers)
         )
@@ -162,7 +172,28 @@ def _steps_factory(
     if isinstance(batching, DynamicBatching):
         seconds = _service_seconds(batching.service, service)
         return lambda: StepByStep(DynamicEngine(batching, batch_seconds=seconds), clock=clock)
+    if isinstance(batching, StaticBatching):
+        law = static_step_time(pool, batching)
+        return lambda: StepByStep(StaticEngine(batching, step_time=law), clock=clock)
     return _continuous_factory(pool, batching, clock=clock, engine=engine)
+
+
+def static_step_time(pool: Pool, batching: StaticBatching) -> StepTime:
+    """Return the step time of a statically batching pool whose memory holds its batches.
+
+    Raises :class:`DataError` if it is known not to, saying by how much.
+    """
+    alike = pool.model_copy(update={"batching": batching.as_continuous})
+    if pool.model is not None and pool.accelerator is not None:
+        most = kv_blocks(alike) * batching.as_continuous.block_size
+        need = batching.max_batch_size * batching.max_model_len
+        if need > most:
+            rule = (
+                f"KV for max_batch_size · max_model_len = {need} tokens in memory for {most}, "
+                f"{need - most} too many"
+            )
+            raise DataError(rule, where=f"pool {pool.name}", field="batching")
+    return step_time(alike)
 
 
 def _continuous_factory(
@@ -178,8 +209,10 @@ def _continuous_factory(
                 batching, step_time=law, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
             )
         logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(missing))
+    copy_s = copy_s_per_token(pool)
     return lambda: StepByStep(
-        ContinuousEngine(batching, step_time=law, kv_blocks=blocks), clock=clock
+        ContinuousEngine(batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s),
+        clock=clock,
     )
 
 

@@ -36,6 +36,9 @@ class BoundedQueue:
         self._expired = expired
         self._alarm: Alarm | None = None
         self.full = Failure("rejected", layer, "queue_full", rules.status, rules.retry_after_s)
+        self.overdue = Failure(
+            "rejected", layer, "queue_timeout", rules.status, rules.retry_after_s
+        )
         self._late = Failure("timed_out", layer, "wait_limit")
 
     def enter(self, attempt: Attempt, *, room: int = 0) -> bool:

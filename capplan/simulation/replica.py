@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
 from capplan.replica.engine import Batch
 from capplan.replica.job import Job
 from capplan.scenario import Queue
@@ -49,6 +50,7 @@ class Replica:
         clock: Clock,
         pool: Upstream,
         share: Share | None = None,
+        cancels: bool = True,
     ) -> None:
         self.name = name
         self.engine: Batch = steps.engine
@@ -63,6 +65,8 @@ class Replica:
             expired=self._expired,
             line=self.engine.waiting,
         )
+        if isinstance(self.engine, DynamicEngine):
+            self.engine.drop = self._drop
         self._steps = steps
         self._rank = steps.rank
         self._end_s = math.inf
@@ -71,6 +75,7 @@ class Replica:
         self._start_s = 0.0
         self._ending = False
         self._share = share
+        self._cancels = cancels
         self._joining: dict[Attempt, None] = {}
 
     @property
@@ -101,6 +106,10 @@ class Replica:
         attempt.place, attempt.replica = "replica", self.name
         attempt.scheduler_queue_in_s = now_s
         if reason := engine.refusal(attempt):
+            if reason == QUEUE_FULL:
+                self._queue.refused += 1
+                self._pool.failed(attempt, self._queue.full)
+                return
             self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, BAD_REQUEST))
             return
         free = self._steps.end_s == math.inf
@@ -124,7 +133,13 @@ class Replica:
                 self._joining[attempt] = None
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Give an attempt up: from the queue at once, from a running batch when the step ends."""
+        """Give an attempt up: from the queue at once, from a running batch when the step ends.
+
+        A replica that does not cancel goes on with it, for nobody.
+        """
+        if not self._cancels:
+            attempt.seen_tokens = self._steps.made(attempt)
+            return
         gone = self._steps.abort(attempt)
         self._set_end()
         if gone:
@@ -168,7 +183,9 @@ class Replica:
         self._begin()
 
     def _begin(self) -> None:
+        self._ending = True  # who is dropped may come again at once, before a batch is formed
         self._steps.start(self._clock.now)
+        self._ending = False
         if self._steps.end_s < math.inf:
             self._set_end()
             if self._share is not None:
@@ -230,6 +247,10 @@ class Replica:
         waited_s = self._clock.now - attempt.scheduler_queue_in_s
         attempt.batch_window_s = min(attempt.batch_window_s, waited_s)
         self._joining.pop(attempt, None)
+
+    def _drop(self, job: Job) -> None:
+        """Refuse who has waited for too long in a level of a dynamic batcher."""
+        self._expired(_attempt(job), self._queue.overdue)
 
     def _expired(self, attempt: Attempt, failure: Failure) -> None:
         self._set_end()

@@ -39,6 +39,9 @@ class Steps(Protocol):
     def abort(self, job: Job) -> bool:
         """Give a job up: True if it left at once, False if it leaves when the step ends."""
 
+    def made(self, job: Job) -> int:
+        """Return how many tokens of a job's answer exist by now."""
+
     def clear(self) -> list[Job]:
         """Lose everything, as in a crash; return the jobs that were here."""
 
@@ -79,6 +82,10 @@ class StepByStep:
     def abort(self, job: Job) -> bool:
         """Give a job up."""
         return self.engine.abort(job)
+
+    def made(self, job: Job) -> int:
+        """Return how many tokens of a job's answer exist by now."""
+        return self.engine.made(job)
 
     def clear(self) -> list[Job]:
         """Lose everything; the running step ends now."""

@@ -14,7 +14,10 @@ service_queue   name of the pool   length, in_flight (of its replicas), replicas
 scheduler_queue name of a replica  length, refused_rps, preemptions_per_s
 prefill         name of a replica  running, tokens_per_s
 decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usage_fraction,
-                                   busy_fraction, step_time_s, batch_size (means per step)
+                                   busy_fraction, step_time_s, batch_size (means per step);
+                                   with contiguous KV kv_internal_fragmentation_fraction (of
+                                   what is reserved), kv_external_fragmentation_fraction (free
+                                   space outside the largest hole)
 =============== ================== =========================================================
 
 ``kv_usage_fraction`` is absent where there are no KV blocks; a mean over an interval without
@@ -25,8 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from capplan.replica.contiguous import ContiguousSpace
 from capplan.schema import TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
 
@@ -191,6 +196,11 @@ def _replica_probes(replica: Replica) -> Iterable[Probe]:
     yield Probe(decode, name, "up", lambda: replica.up)
     if engine.has_kv:
         yield Probe(decode, name, "kv_usage_fraction", lambda: engine.kv_usage_fraction)
+    space = getattr(engine, "kv", None)
+    if isinstance(space, ContiguousSpace):
+        for which in ("internal", "external"):
+            wasted = partial(getattr, space, f"{which}_fragmentation_fraction")
+            yield Probe(decode, name, f"kv_{which}_fragmentation_fraction", wasted)
     yield Probe(decode, name, "busy_fraction", lambda: replica.busy_s, total=True)
     for metric, read in (
         ("step_time_s", lambda: replica.begun_s),
