@@ -50,7 +50,7 @@ def _frame(path: Path, kind: str) -> pd.DataFrame:
     if kind == "parquet":
         return pd.read_parquet(path)
     if kind == "jsonl":
-        return pd.read_json(path, lines=True)
+        return pd.read_json(path, lines=True, precise_float=True)
     return _load_tester(json.loads(path.read_text(encoding="utf-8")), path)
 
 
