@@ -1,0 +1,73 @@
+"""Scaled step times, and what they imply."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.replica.calibrated import ScaledStepTime, implied
+from capplan.replica.latency import step_time
+from capplan.replica.roofline import RooflineStepTime
+from capplan.scenario import CalibratedStep, ContinuousBatching, Pool, RooflineStep
+
+STEPS = st.tuples(
+    st.integers(0, 2048), st.integers(0, 4096), st.integers(0, 256), st.integers(1, 8192)
+).filter(lambda step: step[0] or step[2])
+
+
+def pool(law):
+    batching = ContinuousBatching(step_time=law)
+    return Pool(name="llm", model="Llama-3.1-8B", accelerator="H100", batching=batching)
+
+
+def at(steps, step):
+    chunk, before, sequences, context = step
+    return steps.seconds(chunk, chunk * (before + chunk / 2), sequences, sequences * context)
+
+
+BASE = step_time(pool(RooflineStep()))
+
+
+@given(STEPS)
+def test_scales_of_one_change_nothing(step):
+    assert at(step_time(pool(CalibratedStep())), step) == at(BASE, step)
+    same = ScaledStepTime(
+        base=BASE, dense_scale=1.0, context_scale=1.0, prefill_scale=1.0, fixed_s=0.0
+    )
+    assert at(same, step) == pytest.approx(at(BASE, step))
+
+
+@given(STEPS, st.floats(0.5, 2.0), st.floats(0.5, 2.0))
+def test_every_step_lies_between_the_base_times_its_smallest_and_largest_scale(step, one, other):
+    scales = {"dense_scale": one, "context_scale": other, "prefill_scale": 1.0}
+    found = at(ScaledStepTime(base=BASE, fixed_s=0.0, **scales), step)
+    low, high = min(scales.values()), max(scales.values())
+    assert low * at(BASE, step) <= found * (1 + 1e-9)
+    assert found <= high * at(BASE, step) * (1 + 1e-9)
+
+
+def test_a_scaled_roofline_stays_a_roofline():
+    law = CalibratedStep(dense_scale=1.1, context_scale=0.9, prefill_scale=1.3, fixed_s=1e-3)
+    steps = step_time(pool(law))
+    assert isinstance(steps, RooflineStepTime)
+    assert steps.per_context_token_s == pytest.approx(0.9 * BASE.per_context_token_s)
+    assert steps.weights_s == pytest.approx(1.1 * BASE.weights_s)
+    assert steps.per_pair_s == pytest.approx(1.3 * BASE.per_pair_s)
+    assert steps.overhead_s == pytest.approx(BASE.overhead_s + 1e-3)
+
+
+def test_what_is_implied_of_a_roofline_is_its_own_efficiency():
+    law = RooflineStep(
+        memory_efficiency=0.7, compute_efficiency=0.6, overhead_s=0.0, per_sequence_s=0.0
+    )
+    said = implied(pool(law), step_time(pool(law)))
+    assert said.weights_bandwidth_fraction == pytest.approx(0.7, rel=0.02)
+    assert said.kv_bandwidth_fraction == pytest.approx(0.9, rel=0.001)
+    assert 0.5 < said.compute_fraction < 0.6  # element-wise kernels take their part
+    assert said.plausible
+
+
+def test_more_than_the_accelerator_can_do_is_not_plausible():
+    law = CalibratedStep(context_scale=0.5)
+    said = implied(pool(law), step_time(pool(law)))
+    assert said.kv_bandwidth_fraction == pytest.approx(1.8, rel=0.001)
+    assert not said.plausible
