@@ -85,18 +85,22 @@ def study_pool(
     pool = next((pool for pool in pools if pool.name in served), None)
     if pool is None:
         return None
-    alone = scenario_of_pool(page.scenario, pool.name, warmup_s=warmup_s)
     drawn = page.draw()
-    own = drawn.frame["request_class"].isin([c.name for c in alone.classes])
+    names = [c.name for c in page.scenario.classes if page.scenario.pool_of(c.name) == pool]
+    own = drawn.frame["request_class"].isin(names)
     trace = replace(drawn, frame=drawn.frame[own].reset_index(drop=True))
     if trace.frame.empty:
         return None
     trace = at_load(busiest(trace, requests), load)
+    alone = scenario_of_pool(page.scenario, pool.name, trace=trace, warmup_s=warmup_s)
     return PoolStudy(scenario=alone, trace=trace, seed=page.seed)
 
 
-def scenario_of_pool(scenario: Scenario, pool: str, *, warmup_s: float) -> Scenario:
-    """Return the scenario with only the classes that a pool serves, behind the same gateway."""
+def scenario_of_pool(scenario: Scenario, pool: str, *, trace: Trace, warmup_s: float) -> Scenario:
+    """Return the scenario with only the classes that a pool serves, behind the same gateway.
+
+    Its traffic is told by the mean rate of the trace, with which it is always simulated.
+    """
     from capplan.scenario.files import validate
 
     names = [c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool]
@@ -111,8 +115,9 @@ def scenario_of_pool(scenario: Scenario, pool: str, *, warmup_s: float) -> Scena
     }
     if any(tenants):
         kept["tenants"] = [tenant for tenant in tenants if tenant]
-    rules = [r for r in data["traffic"].get("rules", []) if r["request_class"] in names]
-    kept["traffic"] = {**data["traffic"], "rules": rules}
+    rate = rate_rps(trace)
+    steady = {"kind": "steady", "rate_rps": rate if rate > 0 else 1.0}
+    kept["traffic"] = {"shape": steady, "duration_s": data["traffic"].get("duration_s", 3600.0)}
     return validate({**data, **kept}, where=f"{scenario.name}, pool {pool}")
 
 
