@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from capplan.budget.results import ClassBudget, LayerLimit
 from capplan.budget.service import PoolService
-from capplan.scenario import DynamicBatching, Scenario
+from capplan.scenario import ContinuousBatching, Scenario
 
 GATEWAY_STATUS, POOL_STATUS = 429, 503
 """Too many requests of the caller's own making; a service that cannot take more for now.
@@ -159,7 +159,7 @@ def _batch_window(service: PoolService, classes: Sequence[ClassBudget]) -> Layer
     name, share = _strictest(classes, ("batch_window",))
     delay = None if math.isnan(share) else share
     flags: dict[str, int | float] = {}
-    if isinstance(batching, DynamicBatching):
+    if not isinstance(batching, ContinuousBatching):
         if delay is not None:
             delay = batching.max_queue_delay_s
             delay = delay if delay <= share else rounded_down(share)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from capplan.budget.loads import ClassLoad, mix_of
 from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
-from capplan.replica.latency import batch_seconds
-from capplan.scenario import DynamicBatching, Pool, RequestClass
+from capplan.replica.latency import StepTime, batch_seconds
+from capplan.replica.static import padded_s, static_step_time
+from capplan.scenario import DynamicBatching, Pool, RequestClass, StaticBatching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class PoolService:
     window_s: float
     """The batch window: one full step, or the queue delay, s."""
     replica: Replica | None
+    padded: StepTime | None = None
+    """Step time of static batches; None = the pool batches otherwise."""
 
     @property
     def drain_rps(self) -> float:
@@ -53,22 +56,32 @@ class PoolService:
     ) -> tuple[float, float]:
         """Return prefill and decode time of one request of a class at quantiles, s.
 
-        A dynamic batch counts as prefill: its answer comes at once.
+        A dynamic batch counts as prefill: its answer comes at once. A static one is padded to the
+        request itself.
         """
-        if self.replica is None:
-            return self._batch_s(load.size_quantile(prompt_quantile)), 0.0
         prompt, output = (
             load.prompt_quantile(prompt_quantile),
             load.output_quantile(output_quantile),
         )
+        if self.padded is not None:
+            return self._padded_s(prompt, output)
+        if self.replica is None:
+            return self._batch_s(load.size_quantile(prompt_quantile)), 0.0
         return self.replica.prefill_s(prompt, self.running_now), (output - 1) * self.tpot_s
 
     def mean_work_s(self, load: ClassLoad) -> tuple[float, float]:
         """Return prefill and decode time of a mean request of a class, s."""
+        if self.padded is not None:
+            return self._padded_s(load.prompt_mean, load.output_mean)
         if self.replica is None:
             return self._batch_s(load.size_mean), 0.0
         decode = max(load.output_mean - 1, 0.0) * self.tpot_s
         return self.replica.prefill_s(load.prompt_mean, self.running_now), decode
+
+    def _padded_s(self, prompt: float, output: float) -> tuple[float, float]:
+        if self.padded is None:
+            return math.nan, math.nan
+        return padded_s(self.padded, self.running, prompt, output)
 
     def _batch_s(self, size: float) -> float:
         """Return the time of a full batch whose other items have the mean size, s."""
@@ -99,7 +112,29 @@ def pool_service(
             window_s=pool.batching.max_queue_delay_s,
             replica=None,
         )
+    if isinstance(pool.batching, StaticBatching):
+        return _static(pool, pool.batching, mix, rate)
     return _continuous(replica(pool, mix), pool, classes, rate)
+
+
+def _static(pool: Pool, batching: StaticBatching, mix: Mix, rate: float) -> PoolService:
+    """Return what static batches of mean requests serve; the longest of each makes it less."""
+    law, n = static_step_time(pool), batching.max_batch_size
+    return PoolService(
+        pool=pool,
+        mix=mix,
+        rate_rps=rate,
+        running=n,
+        max_num_seqs=None,
+        replica_rps=n / sum(padded_s(law, n, mix.prompt_tokens, mix.output_tokens)),
+        running_now=math.nan,
+        tpot_s=math.nan,
+        tpot_full_s=math.nan,
+        tpot_alone_s=math.nan,
+        window_s=batching.max_queue_delay_s,
+        replica=None,
+        padded=law,
+    )
 
 
 def _continuous(

@@ -43,7 +43,8 @@ class DynamicEngine:
         batch_seconds: Callable[[int, float], float] | None = None,
     ) -> None:
         self._levels = _levels(batching)
-        self.waiting = self._levels or WaitingLine[Job](batching.scheduler.order)
+        one_line = WaitingLine[Job](batching.scheduler.order)
+        self.waiting = one_line if self._levels is None else self._levels
         self.drop: Callable[[Job], None] = _forget
         self.places = batching.max_batch_size
         self.wake_s = math.inf

@@ -76,7 +76,8 @@ class LevelLine:
 
     def level_of(self, job: Job) -> Level:
         """Return the level that a job waits in."""
-        return self._levels.get(job.priority) or self._levels[self._default]
+        level = job.priority if job.priority in self._levels else self._default
+        return self._levels[level]
 
     def push(self, job: Job, now_s: float) -> None:
         """Let a job wait from now on."""

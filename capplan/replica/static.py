@@ -13,10 +13,44 @@ from typing import TYPE_CHECKING
 
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
+from capplan.replica.latency import step_time
+from capplan.replica.memory import kv_blocks
+from capplan.scenario import StaticBatching
+from capplan.schema import DataError
 
 if TYPE_CHECKING:
     from capplan.replica.latency import StepTime
-    from capplan.scenario import StaticBatching
+    from capplan.scenario import Pool
+
+
+def static_step_time(pool: Pool) -> StepTime:
+    """Return the step time of a statically batching pool whose memory holds its batches.
+
+    Raises :class:`DataError` if it is known not to, saying by how much; ``ValueError`` for a pool
+    that batches otherwise.
+    """
+    batching = pool.batching
+    if not isinstance(batching, StaticBatching):
+        msg = f"pool {pool.name}: a pool of static batching, got {batching.kind}"
+        raise ValueError(msg)
+    alike = pool.model_copy(update={"batching": batching.as_continuous})
+    if pool.model is not None and pool.accelerator is not None:
+        most = kv_blocks(alike) * batching.as_continuous.block_size
+        need = batching.max_batch_size * batching.max_model_len
+        if need > most:
+            rule = (
+                f"KV for max_batch_size · max_model_len = {need} tokens in memory for {most}, "
+                f"{need - most} too many"
+            )
+            raise DataError(rule, where=f"pool {pool.name}", field="batching")
+    return step_time(alike)
+
+
+def padded_s(law: StepTime, n: int, prompt: float, output: float) -> tuple[float, float]:
+    """Return how long the prompts and the answers of a batch take that is padded to these, s."""
+    prefill_s = law.seconds(n * prompt, n * prompt * prompt / 2, 0, 0)
+    made = range(1, round(output))
+    return prefill_s, sum(law.seconds(0, 0, n, n * (prompt + done)) for done in made)
 
 
 class StaticEngine(DynamicEngine):
@@ -25,7 +59,7 @@ class StaticEngine(DynamicEngine):
     def __init__(self, batching: StaticBatching, *, step_time: StepTime) -> None:
         super().__init__(batching.as_dynamic)
         self._max_model_len = batching.max_model_len
-        self._seconds = step_time.seconds
+        self._law = step_time
         self._first_token_s = 0.0
 
     def refusal(self, job: Job) -> str | None:
@@ -35,9 +69,8 @@ class StaticEngine(DynamicEngine):
 
     def _service_s(self, batch: list[Job], now_s: float) -> float:
         n, prompt, output = _shape(batch)
-        prefill_s = self._seconds(n * prompt, n * prompt * prompt / 2, 0, 0)
+        prefill_s, decode_s = padded_s(self._law, n, prompt, output)
         self._first_token_s = now_s + prefill_s
-        decode_s = sum(self._seconds(0, 0, n, n * (prompt + made)) for made in range(1, output))
         return prefill_s + decode_s
 
     def _count(self, job: Job) -> None:

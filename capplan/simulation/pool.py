@@ -10,9 +10,9 @@ from capplan.replica.contiguous import copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.engine import Batch
-from capplan.replica.latency import StepTime, batch_seconds, step_time
+from capplan.replica.latency import batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
-from capplan.replica.static import StaticEngine
+from capplan.replica.static import StaticEngine, static_step_time
 from capplan.scenario import (
     ContinuousBatching,
     DynamicBatching,
@@ -20,7 +20,6 @@ from capplan.scenario import (
     ServiceLaw,
     StaticBatching,
 )
-from capplan.schema import DataError
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock
 from capplan.simulation.machine import Machine, Rates, Share
@@ -173,27 +172,9 @@ def _steps_factory(
         seconds = _service_seconds(batching.service, service)
         return lambda: StepByStep(DynamicEngine(batching, batch_seconds=seconds), clock=clock)
     if isinstance(batching, StaticBatching):
-        law = static_step_time(pool, batching)
+        law = static_step_time(pool)
         return lambda: StepByStep(StaticEngine(batching, step_time=law), clock=clock)
     return _continuous_factory(pool, batching, clock=clock, engine=engine)
-
-
-def static_step_time(pool: Pool, batching: StaticBatching) -> StepTime:
-    """Return the step time of a statically batching pool whose memory holds its batches.
-
-    Raises :class:`DataError` if it is known not to, saying by how much.
-    """
-    alike = pool.model_copy(update={"batching": batching.as_continuous})
-    if pool.model is not None and pool.accelerator is not None:
-        most = kv_blocks(alike) * batching.as_continuous.block_size
-        need = batching.max_batch_size * batching.max_model_len
-        if need > most:
-            rule = (
-                f"KV for max_batch_size · max_model_len = {need} tokens in memory for {most}, "
-                f"{need - most} too many"
-            )
-            raise DataError(rule, where=f"pool {pool.name}", field="batching")
-    return step_time(alike)
 
 
 def _continuous_factory(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from capplan.scenario import (
+    ContiguousKv,
     ContinuousBatching,
     Crash,
     Demand,
@@ -15,12 +16,15 @@ from capplan.scenario import (
     Pool,
     Promises,
     Queue,
+    QueuePolicy,
     RateLimit,
     RequestClass,
     Retry,
     Router,
     Scenario,
     ServiceLaw,
+    Speculation,
+    StaticBatching,
 )
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
@@ -28,6 +32,16 @@ from capplan.simulation import simulate
 STEP = "pools.llm.batching.step_time"
 LLM = "pools.llm.batching"
 VECTOR = "pools.vector.batching"
+
+LINEAR = {
+    "kind": "linear",
+    "base_s": 5e-3,
+    "per_prefill_token_s": 1e-4,
+    "per_sequence_s": 1e-3,
+    "per_context_token_s": 1e-6,
+}
+STATIC = {"kind": "static", "max_batch_size": 4, "step_time": LINEAR}
+DRAFT = {"num_speculative_tokens": 3, "acceptance": 0.7}
 
 CHANGES = {
     Scenario: {"drain_s": ("drain_s", 0.01), "default_class": ("default_class", "embed")},
@@ -58,7 +72,27 @@ CHANGES = {
         "block_size": (f"{LLM}.block_size", 64),
         "kv_blocks": (f"{LLM}.kv_blocks", 26),
         "max_model_len": (f"{LLM}.max_model_len", 250),
+        "prefix_caching": (f"{LLM}.prefix_caching", True),
+        "long_prefill_token_threshold": (f"{LLM}.long_prefill_token_threshold", 20),
+        "max_num_partial_prefills": (f"{LLM}.max_num_partial_prefills", 1),
+        "max_long_partial_prefills": (f"{LLM}.max_long_partial_prefills", 1),
+        "watermark": (f"{LLM}.watermark", 0.6),
+        "speculation": (f"{LLM}.speculation", DRAFT),
+        "beam_width": (f"{LLM}.beam_width", 2),
+        "stream_interval": (f"{LLM}.stream_interval", 20),
+        "cancel_frees": (f"{LLM}.cancel_frees", False),
+        "kv_layout": (f"{LLM}.kv_layout", "contiguous"),
         "async_scheduling": (f"{LLM}.async_scheduling", True),
+    },
+    Speculation: {
+        "num_speculative_tokens": (f"{LLM}.speculation.num_speculative_tokens", 1),
+        "acceptance": (f"{LLM}.speculation.acceptance", 0.2),
+        "draft_cost_fraction": (f"{LLM}.speculation.draft_cost_fraction", 0.5),
+    },
+    ContiguousKv: {
+        "reserve": (f"{LLM}.contiguous.reserve", "oracle"),
+        "compaction": (f"{LLM}.contiguous.compaction", True),
+        "copy_s_per_token": (f"{LLM}.contiguous.copy_s_per_token", 1e-3),
     },
     LinearStep: {
         name: (f"{STEP}.{name}", 2e-3)
@@ -67,6 +101,24 @@ CHANGES = {
     DynamicBatching: {
         "max_batch_size": (f"{VECTOR}.max_batch_size", 2),
         "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
+        "cancel_frees": (f"{VECTOR}.cancel_frees", False),
+        "preferred_batch_sizes": (f"{VECTOR}.preferred_batch_sizes", [2]),
+        "priority_levels": (f"{VECTOR}.priority_levels", 2),
+        "default_priority_level": (f"{VECTOR}.default_priority_level", 2),
+        "queue_policy": (f"{VECTOR}.queue_policy", {"timeout_s": 0.05}),
+        "level_policies": (f"{VECTOR}.level_policies", [{"level": 1, "timeout_s": 0.05}]),
+    },
+    QueuePolicy: {
+        "timeout_s": (f"{VECTOR}.queue_policy.timeout_s", 0.2),
+        "timeout_action": (f"{VECTOR}.queue_policy.timeout_action", "delay"),
+        "max_queue_size": (f"{VECTOR}.queue_policy.max_queue_size", 1),
+    },
+    StaticBatching: {
+        "max_batch_size": (f"{VECTOR}.max_batch_size", 2),
+        "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
+        "max_model_len": (f"{VECTOR}.max_model_len", 100),
+        "cancel_frees": (f"{VECTOR}.cancel_frees", False),
+        "step_time": (f"{VECTOR}.step_time", LINEAR | {"base_s": 9e-3}),
     },
     ServiceLaw: {
         "base_s": (f"{VECTOR}.service.base_s", 0.5),
@@ -78,6 +130,7 @@ CHANGES = {
         "pool": ("classes.chat.pool", "vector"),
         "priority": ("classes.chat.priority", -1),
         "streaming": ("classes.chat.streaming", False),
+        "cached_fraction": ("classes.chat.cached_fraction", 0.9),
     },
     Promises: {"deadline_s": ("classes.chat.promises.deadline_s", 0.5)},
     Retry: {
@@ -108,6 +161,32 @@ CHANGES = {
     },
 }
 
+PACKED = {f"{LLM}.kv_layout": "contiguous", f"{LLM}.contiguous.reserve": "oracle"}
+IMPATIENT = {"classes.chat.retry.attempt_timeout_s": 0.15}
+BUSY = {"classes.urgent.pool": "vector", "classes.urgent.priority": 2}
+BUSY |= {f"{VECTOR}.service.base_s": 0.5}
+GIVEN = {
+    f"{LLM}.max_num_partial_prefills": {f"{LLM}.long_prefill_token_threshold": 20},
+    f"{LLM}.max_long_partial_prefills": {f"{LLM}.long_prefill_token_threshold": 20},
+    f"{LLM}.stream_interval": IMPATIENT,
+    f"{LLM}.cancel_frees": IMPATIENT,
+    f"{VECTOR}.cancel_frees": {"classes.embed.retry.attempt_timeout_s": 0.05},
+    f"{LLM}.contiguous.reserve": PACKED | {f"{LLM}.contiguous.reserve": "max"},
+    f"{LLM}.contiguous.compaction": PACKED | {f"{LLM}.contiguous.copy_s_per_token": 1e-4},
+    f"{LLM}.contiguous.copy_s_per_token": PACKED
+    | {f"{LLM}.contiguous.copy_s_per_token": 1e-4, f"{LLM}.contiguous.compaction": True},
+    "classes.chat.cached_fraction": {f"{LLM}.prefix_caching": True},
+    f"{VECTOR}.priority_levels": BUSY | {f"{VECTOR}.default_priority_level": 1},
+    f"{VECTOR}.default_priority_level": BUSY | {f"{VECTOR}.priority_levels": 2},
+    f"{VECTOR}.queue_policy": BUSY,
+    f"{VECTOR}.queue_policy.max_queue_size": BUSY,
+    f"{VECTOR}.level_policies": BUSY,
+    f"{VECTOR}.queue_policy.timeout_s": BUSY | {f"{VECTOR}.queue_policy.timeout_s": 0.05},
+    f"{VECTOR}.queue_policy.timeout_action": BUSY
+    | {f"{VECTOR}.queue_policy.timeout_s": 0.05, f"{VECTOR}.priority_levels": 1},
+}
+"""What a field needs to be felt."""
+
 QUEUE_CHANGES = {
     "length": 1,
     "wait_limit_s": 0.05,
@@ -128,9 +207,10 @@ ELSEWHERE = {
         "name", "owner", "model", "accelerator", "tensor_parallel", "queue", "router", "batching",
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
-    ContinuousBatching: {"kind", "gpu_memory_utilization", "scheduler", "step_time"},
+    ContinuousBatching: {"kind", "contiguous", "gpu_memory_utilization", "scheduler", "step_time"},
     LinearStep: {"kind"},
     DynamicBatching: {"kind", "scheduler", "service"},
+    StaticBatching: {"kind", "scheduler", "gpu_memory_utilization"},
     RequestClass: {
         "name", "owner", "sheddable", "promises", "retry", "share", "prompt_tokens",
         "output_tokens", "length_correlation", "prefix_tokens", "demand", "size",
@@ -157,6 +237,7 @@ def _base(build):
                 "name": "chat",
                 "pool": "llm",
                 "priority": 1,
+                "cached_fraction": 0.3,
                 "retry": {"max_attempts": 4, "backoff_s": 0.05, "multiplier": 2.0},
                 "promises": {"deadline_s": 30.0},
             },
@@ -240,16 +321,28 @@ def differ(one, two):
 def changes():
     for part, fields in CHANGES.items():
         for name, (path, value) in fields.items():
-            yield pytest.param(path, value, id=f"{part.__name__}.{name}")
+            yield pytest.param(part.__name__, path, value, id=f"{part.__name__}.{name}")
     for queue in QUEUES:
         for name, value in QUEUE_CHANGES.items():
-            yield pytest.param(f"{queue}.{name}", value, id=f"{queue}.{name}")
+            yield pytest.param("Queue", f"{queue}.{name}", value, id=f"{queue}.{name}")
 
 
-@pytest.mark.parametrize(("path", "value"), list(changes()))
-def test_a_field_changes_the_run(base, trace, path, value):
-    if isinstance(value, dict):
+def given_for(part, path):
+    """Return what a field needs to be felt."""
+    if part == "StaticBatching":
+        return {VECTOR: STATIC, "classes.urgent.pool": "vector"} | (
+            GIVEN[path] if path.endswith("cancel_frees") else {}
+        )
+    if part == "Speculation":
+        return {f"{LLM}.speculation": DRAFT}
+    return GIVEN.get(path, {})
+
+
+@pytest.mark.parametrize(("part", "path", "value"), list(changes()))
+def test_a_field_changes_the_run(base, trace, part, path, value):
+    if isinstance(value, dict) and 429 in value:
         value = value[429 if path.startswith("gateway") else 503]
+    base = with_values(base, given_for(part, path))
     assert differ(tables(base, trace), tables(with_values(base, {path: value}), trace))
 
 
