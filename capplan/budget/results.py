@@ -203,9 +203,14 @@ def _row(c: ClassBudget, limit: LayerLimit) -> dict[str, Any]:
         "timeout_s": share,
         "status": limit.status,
         "retry_after_s": limit.retry_after_s,
-        "flag": "; ".join(f"{name} {value:g}" for name, value in limit.flags.items()),
+        "flag": "; ".join(f"{name} {_flag(value)}" for name, value in limit.flags.items()),
         "origin": c.origin,
     }
+
+
+def _flag(value: float) -> str:
+    """Return a value as an engine's option takes it: whole numbers in full."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _length(requests: float, layer: str) -> float:

@@ -110,20 +110,21 @@ def figures_by_bucket(frame: pd.DataFrame) -> alt.ConcatChart:
     buckets = ordered(frame[c.BUCKET.name])
     figures = list(frame[c.FIGURE.name].drop_duplicates())
     each = [_small(frame[frame[c.FIGURE.name] == one], one, buckets) for one in figures]
-    chart: alt.ConcatChart = alt.ConcatChart(concat=each, columns=4).resolve_scale(
-        color="shared", strokeDash="shared"
-    )
+    chart: alt.ConcatChart = alt.ConcatChart(
+        concat=each, columns=4, bounds="flush", spacing=alt.RowColnumber(row=70, column=52)
+    ).resolve_scale(color="shared", strokeDash="shared")
     return chart
 
 
 def _small(frame: pd.DataFrame, figure: str, buckets: dict[str, int]) -> alt.Chart:
     shown = (c.ACROSS, c.VALUE, c.BUCKET)
+    scale = alt.Scale(zero=True) if frame[c.VALUE.name].gt(0).any() else alt.Scale(domain=[0, 1])
     chart: alt.Chart = (
         alt.Chart(frame, title=alt.Title(figure, fontSize=11), width=WIDTH // 4 - 30, height=120)
         .mark_line(point=alt.OverlayMarkDef(size=25), strokeWidth=1.5)
         .encode(
             x(c.ACROSS, "O", axis=alt.Axis(labelAngle=0)),
-            y(c.VALUE, title=None, scale=alt.Scale(zero=True)),
+            y(c.VALUE, title=None, scale=scale, axis=alt.Axis(tickCount=4)),
             colour(c.BUCKET, buckets, lines=True),
             dash(c.BUCKET, buckets),
             tooltip=tooltip(shown),

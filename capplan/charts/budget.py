@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, colour, ordered, rows, shape, tooltip, x
+from capplan.charts.parts import IN_WORDS, checked, colour, legend, ordered, rows, shape, tooltip, x
 from capplan.charts.theme import BLACK, BLUE, LAYER_COLOURS, LIGHT_GREY, VERMILLION, WIDTH
 
 
@@ -30,6 +30,7 @@ def budget_by_layer(frame: pd.DataFrame) -> alt.FacetChart:
                 f"{c.LAYER.name}:N",
                 title=c.LAYER.title,
                 scale=alt.Scale(domain=layers, range=[LAYER_COLOURS[name] for name in layers]),
+                legend=legend(c.LAYER),
             ),
             alt.Order("order:Q"),
             tooltip=tooltip(shown),
@@ -49,7 +50,8 @@ def waits_against_shares(frame: pd.DataFrame) -> alt.FacetChart:
     """
     shown = (c.CLASS, c.LAYER, c.SHARE_OF_WAIT, c.WAIT, c.OVER)
     frame = checked(frame, shown, chart="waits_against_shares")
-    layers = alt.Y(f"{c.LAYER.name}:N", title=None, sort=None)
+    axis = alt.Axis(labelExpr=IN_WORDS)
+    layers = alt.Y(f"{c.LAYER.name}:N", title=None, sort=None, axis=axis)
     both = f"{c.WAIT.title}, over its {c.SHARE_OF_WAIT.title}"
     shares = (
         alt.Chart()

@@ -12,6 +12,7 @@ from capplan.charts.parts import (
     colour,
     dash,
     layered,
+    legend,
     need,
     ordered,
     rule_x,
@@ -80,7 +81,8 @@ def latency_by_load(
     finite = frame.replace([np.inf, -np.inf], np.nan)
     base = alt.Chart(finite, title=latency)
     log = alt.Scale(type="log")
-    band = base.mark_area(opacity=0.2).encode(
+    bounded = alt.Chart(finite.dropna(subset=[c.LATENCY.name, c.LOW.name, c.HIGH.name]))
+    band = bounded.mark_area(opacity=0.2).encode(
         x(c.LOAD),
         alt.Y(f"{c.LOW.name}:Q"),
         alt.Y2(c.HIGH.name),
@@ -208,7 +210,9 @@ def in_flight_over_time(
 def _outcome_colour(frame: pd.DataFrame) -> alt.Color:
     present = [name for name in OUTCOMES if name in set(frame[c.OUTCOME.name])]
     scale = alt.Scale(domain=present, range=[OUTCOME_COLOURS[name] for name in present])
-    return alt.Color(f"{c.OUTCOME.name}:N", title=c.OUTCOME.title, scale=scale)
+    return alt.Color(
+        f"{c.OUTCOME.name}:N", title=c.OUTCOME.title, scale=scale, legend=legend(c.OUTCOME)
+    )
 
 
 def _lengths(timeline: pd.DataFrame, points: int) -> pd.DataFrame:

@@ -15,7 +15,10 @@ MOST_ROWS = 5000
 """Rows a chart may carry. Each is kept in the page twice, as a mark and as data, and Altair
 refuses more; so frames are aggregated before they are drawn."""
 
-_STROKES = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=500, symbolStrokeWidth=2)
+IN_WORDS = "replace(datum.label, /_/g, ' ')"
+"""Labels of :data:`CODED` columns as people read them: ``timed_out`` as "timed out"."""
+CODED = ("layer", "outcome")
+"""Columns whose values are this project's own names, not the user's."""
 
 TypeCode = Literal["Q", "N", "O", "T"]
 
@@ -71,20 +74,32 @@ def colour(column: Column, order: Mapping[str, int], *, lines: bool = False) -> 
     scale = alt.Scale(
         domain=list(order), range=[CATEGORIES[i % len(CATEGORIES)] for i in order.values()]
     )
-    legend = _STROKES if lines else alt.Legend(symbolOpacity=1)
-    return alt.Color(f"{column.name}:N", title=column.title, scale=scale, legend=legend)
+    return alt.Color(
+        f"{column.name}:N", title=column.title, scale=scale, legend=legend(column, lines=lines)
+    )
 
 
 def dash(column: Column, order: Mapping[str, int]) -> alt.StrokeDash:
     """Return a dash per value, so that lines stay apart in grey print."""
     scale = _scale(order, DASHES)
-    return alt.StrokeDash(f"{column.name}:N", title=column.title, scale=scale, legend=_STROKES)
+    strokes = legend(column, lines=True)
+    return alt.StrokeDash(f"{column.name}:N", title=column.title, scale=scale, legend=strokes)
 
 
 def shape(column: Column, order: Mapping[str, int]) -> alt.Shape:
     """Return a point shape per value, so that points stay apart in grey print."""
     scale = _scale(order, SHAPES)
-    return alt.Shape(f"{column.name}:N", title=column.title, scale=scale)
+    return alt.Shape(f"{column.name}:N", title=column.title, scale=scale, legend=legend(column))
+
+
+def legend(column: Column, *, lines: bool = False) -> alt.Legend:
+    """Return the legend of a column's values: strokes for lines, this project's names in words."""
+    labels: dict[str, Any] = {"labelExpr": IN_WORDS} if column.name in CODED else {}
+    if not lines:
+        return alt.Legend(symbolOpacity=1, **labels)
+    return alt.Legend(
+        symbolType="stroke", symbolOpacity=1, symbolSize=500, symbolStrokeWidth=2, **labels
+    )
 
 
 def _scale(order: Mapping[str, int], values: Sequence[Any]) -> alt.Scale:
@@ -140,7 +155,7 @@ def seconds(value_s: float) -> str:
     """Return a time as people say it.
 
     >>> seconds(0.0123), seconds(2.0), seconds(90), seconds(7200)
-    ('12 ms', '2 s', '1.5 min', '2 h')
+    ('12.3 ms', '2 s', '1.5 min', '2 h')
     """
     if value_s != value_s:  # noqa: PLR0124
         return "unknown"

@@ -91,11 +91,15 @@ def share_table(budget: WaitBudget) -> pd.DataFrame:
             "layer": table["layer"],
             "owner": table["owner"].where(table["owner"] != "", "nobody"),
             "share_s": table["share_s"],
-            "queue length": table["queue_length"],
+            "queue length": table["queue_length"].map(_length).where(~window, ""),
             "when full": action.where(~window, "start the batch"),
             "engine's flag": table["flag"],
         }
     )
+
+
+def _length(requests: float) -> str:
+    return "unknown" if np.isnan(requests) else f"{requests:,.0f}"
 
 
 def tail_waits(budget: WaitBudget, result: RunResult, *, quantile: float = 0.99) -> pd.DataFrame:

@@ -137,7 +137,7 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
     """Return what is studied, as a table of its classes and a sentence."""
     import pandas as pd
 
-    from capplan.pages.telling import table, told
+    from capplan.pages.telling import counted, table, told
 
     if study is None:
         return [NO_POOL]
@@ -157,7 +157,8 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
     across, down = study.fields
     return [
         table(classes),
-        f"Pool `{study.pool.name}`: {study.pool.replicas} replicas, {across} {study.point[0]:g}, "
-        f"{down} {study.point[1]:g}. Its busiest {len(frame):,} requests arrive at "
+        f"Pool `{study.pool.name}`: {counted(study.pool.replicas, 'replica')}, "
+        f"{across} {study.point[0]:g}, {down} {study.point[1]:g}. "
+        f"Its busiest {len(frame):,} requests arrive at "
         f"{told(rate_rps(study.trace), '_rps')}.",
     ]

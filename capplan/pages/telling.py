@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,14 @@ UNITS: tuple[tuple[str, float, str], ...] = (
     ("_tokens_per_s", 1.0, " tokens/s"),
     ("_tokens", 1.0, " tokens"),
     ("_usd_per_hour", 1.0, " USD/h"),
+    ("_usd_per_success", 1.0, " USD"),
     ("_bytes", 2.0**-30, " GiB"),
 )
 IN_CELLS = ("_fraction",)
-"""How a quantity is printed, by the suffix of its name: factor and unit. Times are in words."""
+CODED = ("layer", "outcome_layer", "outcome", "reason", "rule")
+ABBREVIATIONS = ("ttft", "tpot", "e2e")
+"""How a quantity is printed, by the suffix of its name: factor and unit. Times are in words.
+Cells of :data:`CODED` columns hold names of this project, shown in words."""
 
 
 def show(*parts: Any) -> None:
@@ -60,6 +65,8 @@ class Table:
     figures: tuple[bool, ...]
 
     def _repr_html_(self) -> str:
+        if not self.rows:
+            return "<p>Nothing.</p>"
         styles = [RIGHT if figure else LEFT for figure in self.figures]
         head = _row("th", self.headings, [style.split(";")[0] for style in styles])
         body = "".join(_row("td", row, styles) for row in self.rows)
@@ -85,9 +92,16 @@ RIGHT, LEFT = "text-align:right;white-space:nowrap", "text-align:left"
 
 def _row(tag: str, cells: Iterable[str], styles: Iterable[str]) -> str:
     pairs = zip(cells, styles, strict=True)
-    return (
-        "<tr>" + "".join(f'<{tag} style="{s}">{html.escape(c)}</{tag}>' for c, s in pairs) + "</tr>"
-    )
+    return "<tr>" + "".join(f'<{tag} style="{s}">{_marked(c)}</{tag}>' for c, s in pairs) + "</tr>"
+
+
+def _marked(text: str) -> str:
+    """Return a text as HTML, names in backticks as code.
+
+    >>> _marked("`llm` < 2")
+    '<code>llm</code> &lt; 2'
+    """
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def rule_words(rule: str) -> str:
@@ -95,9 +109,16 @@ def rule_words(rule: str) -> str:
 
     >>> rule_words("timeout_rate_fraction"), rule_words("ttft_s"), rule_words("stability")
     ('timeout rate', 'TTFT', 'stability')
+    >>> rule_words("cost_usd_per_success")
+    'cost per success'
     """
-    words = rule.removesuffix("_fraction").removesuffix("_s").replace("_", " ")
-    return words.upper() if words in ("ttft", "tpot", "e2e") else words
+    return _words(rule.replace("_usd", "").removesuffix("_fraction").removesuffix("_s"))
+
+
+def _words(name: str) -> str:
+    """Return a name in words, the field's abbreviations in capitals."""
+    words = name.replace("_", " ").split(" ")
+    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def _heading(name: str) -> str:
@@ -105,8 +126,8 @@ def _heading(name: str) -> str:
     for suffix, _, unit in UNITS:
         if name.endswith(suffix):
             told_here = "" if suffix in IN_CELLS else f" ({unit.strip()})"
-            return name.removesuffix(suffix).replace("_", " ") + told_here
-    return name.removesuffix("_s").replace("_", " ")
+            return _words(name.removesuffix(suffix)) + told_here
+    return _words(name.removesuffix("_s"))
 
 
 def listed(words: Iterable[object], *, none: str = "none") -> str:
@@ -119,6 +140,15 @@ def listed(words: Iterable[object], *, none: str = "none") -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "replica"), counted(1200, "request")
+    ('1 replica', '1,200 requests')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _cell(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -128,7 +158,7 @@ def _cell(value: Any, name: str) -> str:
         text = told(None if value is None else float(value), name)
         units = [unit for suffix, _, unit in UNITS if name.endswith(suffix)]
         return text if name.endswith(IN_CELLS) or not units else text.removesuffix(units[0])
-    return str(value)
+    return str(value).replace("_", " ") if name in CODED else str(value)
 
 
 def _time(value_s: float) -> str:

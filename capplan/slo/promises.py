@@ -127,7 +127,7 @@ def _latency_reasons(
     probability = judged.promises.quantile
     limit: float = getattr(judged.promises, rule)
     found = quantile_interval(censored, probability)
-    name = f"{rule.removesuffix('_s')} p{100 * probability:g}"
+    name = f"{rule.removesuffix('_s').upper()} p{100 * probability:g}"
     if origin(judged.promises, "quantile") == "default":
         name += " (the quantile is a default)"
     text = f"{name} {_interval(found)} s, promised {limit:g} s, of {found.n} with failures as +inf"

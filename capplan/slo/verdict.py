@@ -141,7 +141,7 @@ class Verdict:
             text += f"; {who}{first.evidence}"
             text += f" (and {len(more)} more)" if more else ""
         if rests := sorted({r.rule for r in self.decisive if r.origin == "default"}):
-            text += f"; rests on a default, not your promise: {', '.join(rests)}"
+            text += f"; rests on a default, not your promise: {', '.join(rests).replace('_', ' ')}"
         return text + "."
 
 
