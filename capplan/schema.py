@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 Kind = Literal["float", "int", "str", "bool", "list"]
 
 
+LONGEST_VALUE = 200
+"""Characters of a wrong value that a message repeats."""
+
+
 class DataError(ValueError):
     """A file, field, table or server answer that breaks a rule.
 
@@ -33,8 +37,13 @@ class DataError(ValueError):
         self.where = None if where is None else str(where)
         self.field = field
         self.value = value
-        got = "" if value is ... else f", got {value!r}"
+        got = "" if value is ... else f", got {_short(repr(value))}"
         super().__init__(": ".join(part for part in (self.where, field, f"{rule}{got}") if part))
+
+
+def _short(text: str) -> str:
+    """Return a text cut to what fits a message."""
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,11 @@ from capplan.bundled import data_path
 from capplan.scenario import Scenario
 from capplan.schema import DataError
 
+MOST_VALUES = 100_000
+"""Values a scenario file may hold once its aliases are spelt out."""
+NO_VALUE = (ValueError, TypeError, RecursionError)
+"""What the YAML reader raises for an impossible date, an unhashable key, endless nesting."""
+
 
 def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) -> Scenario:
     """Read a scenario from YAML (or JSON), with ``values`` set by dotted path first.
@@ -68,10 +73,12 @@ def read_yaml(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as err:
         raise DataError(f"a readable UTF-8 file ({err})", where=path) from err
     try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as err:
+        content = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, *NO_VALUE) as err:
         problem = " ".join(str(err).split())
         raise DataError(f"valid YAML ({problem})", where=path) from err
+    _check_size(content, where=path)
+    return content
 
 
 def write_scenario(scenario: Scenario) -> str:
@@ -109,9 +116,23 @@ def parse_value(text: str) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as err:
+        content = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, *NO_VALUE) as err:
         raise DataError("a YAML value", value=text) from err
+    _check_size(content, where=None)
+    return content
+
+
+def _check_size(content: Any, *, where: object) -> None:
+    """Refuse content that aliases make endless, or larger than any scenario."""
+    left, open_parts = MOST_VALUES, [content]
+    while open_parts:
+        part = open_parts.pop()
+        left -= 1
+        if left < 0:
+            raise DataError(f"at most {MOST_VALUES:,} values, aliases spelt out", where=where)
+        if isinstance(part, dict | list):
+            open_parts.extend(part.values() if isinstance(part, dict) else part)
 
 
 def _set(data: Any, keys: list[str], value: Any, *, where: object, path: str) -> Any:
@@ -142,8 +163,8 @@ def find_scenario(path: str | Path) -> Path:
     file = Path(path)
     if file.exists():
         return file
-    if file.parent == Path():
-        bundled = data_path("scenarios") / file.with_suffix(".yaml").name
+    if file.parent in (Path(), Path("drills")):
+        bundled = data_path("scenarios") / file.with_suffix(".yaml")
         if bundled.exists():
             return bundled
     raise DataError("an existing scenario file or the name of a bundled one", where=path)

@@ -4,6 +4,7 @@ import pytest
 
 from capplan.scenario.files import (
     load_scenario,
+    parse_value,
     scenario_hash,
     validate,
     with_values,
@@ -97,3 +98,29 @@ def test_a_relative_trace_counts_from_the_files_folder(benchmark_scenario, tmp_p
 def test_data_that_is_no_json_is_an_error():
     with pytest.raises(DataError):
         validate({"name": object()}, where="memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x [*x]\n", "at most 100,000 values"),
+        ("[x]: 1\n", "keys must be str"),
+        ("[" * 5000, "valid YAML"),
+        ("when: 2024-99-99\n", "valid YAML"),
+        (
+            "a: &b0 [x, x]\n" + "".join(f"b{i}: &b{i + 1} [*b{i}, *b{i}]\n" for i in range(30)),
+            "at most",
+        ),
+    ],
+)
+def test_yaml_that_would_hang_or_break_the_reader_is_told_in_one_error(text, said, tmp_path):
+    path = tmp_path / "odd.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=said):
+        load_scenario(path)
+
+
+def test_a_message_repeats_only_the_start_of_a_long_value():
+    with pytest.raises(DataError) as caught:
+        parse_value("[" * 5000)
+    assert len(str(caught.value)) < 300
