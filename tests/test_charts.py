@@ -150,6 +150,21 @@ SEGMENTS = pd.DataFrame(
     }
 )
 
+FITS = pd.DataFrame(
+    {
+        "quantity": np.repeat(["gap (s)", "prompt (tokens)"], 6),
+        "source": np.tile(np.repeat(["data", "law"], 3), 2),
+        "value": [0.1, 0.2, 0.9, 0.1, 0.3, 1.0, 10, 90, 700, 12, 90, 600],
+        "share_fraction": np.tile([0.1, 0.5, 0.9], 4),
+    }
+)
+ABOVE = pd.DataFrame(
+    {
+        "in_flight": [0, 1, 2, 0, 1, 2],
+        "share_of_time_fraction": [0.9, 0.4, 0.0, 0.5, 0.01, 0.0],
+        "request_class": np.repeat(["chat", "all"], 3),
+    }
+)
 MOMENTS = pd.DataFrame(
     {
         "request_id": [f"r{i}" for i in range(60)],
@@ -192,6 +207,8 @@ EACH = {
         {"promise_fraction": 0.99, "rules": {"Erlang C: 3": 3, "peak × 1.2: 4": 4}, "chosen": 5},
     ),
     "time_by_layer": (SEGMENTS, {}),
+    "fits_beside_data": (FITS, {}),
+    "time_above": (ABOVE, {}),
     "same_requests": (MOMENTS, {}),
 }
 
@@ -281,10 +298,32 @@ def test_a_promise_is_a_labelled_rule():
     assert "chat: promised 2 s" in text
 
 
-def test_rates_add_up_to_the_requests_of_the_trace():
-    spec = drawn("rate_over_time").to_dict()
-    rows = max(spec["datasets"].values(), key=len)
-    assert sum(row["rate_rps"] for row in rows) * 60 == pytest.approx(len(TRACE))
+def rate_rows(arrival_s):
+    trace = pd.DataFrame({"arrival_s": arrival_s, "request_class": "chat"})
+    spec = charts.rate_over_time(trace, window_s=10.0).to_dict()
+    return [(row["time_s"], row["rate_rps"]) for row in max(spec["datasets"].values(), key=len)]
+
+
+def test_rates_of_whole_windows_add_up_to_the_requests_of_the_trace():
+    rows = rate_rows(np.arange(0.0, 100.0, 0.5))
+    assert sum(rate for _, rate in rows[:-1]) * 10 == pytest.approx(200, rel=0.02)
+    assert rows[-1] == pytest.approx((99.5, 2.0), rel=0.06)
+
+
+def test_a_last_window_counts_for_the_time_it_was_watched_or_is_left_out():
+    last, end = rate_rows(np.arange(0.0, 28.0, 0.5))[-2:]
+    assert last == pytest.approx((20.0, 16 / 7.5))
+    assert end == pytest.approx((27.5, 16 / 7.5))
+    assert rate_rows(np.arange(0.0, 23.0, 0.5)) == [(0.0, 2.0), (10.0, 2.0), (20.0, 2.0)]
+
+
+def test_many_tenants_share_the_last_bar():
+    tenants = [f"t{i}" for i in range(25) for _ in range(i + 1)]
+    trace = pd.DataFrame({"tenant": tenants, "request_class": "chat"})
+    spec = charts.requests_by_tenant(trace).to_dict()
+    counts = {row["tenant"]: row["requests"] for row in next(iter(spec["datasets"].values()))}
+    assert len(counts) == 21
+    assert counts["5 others"] == 1 + 2 + 3 + 4 + 5
 
 
 def test_requests_in_flight_start_and_end_at_none():
@@ -335,3 +374,17 @@ def test_a_line_of_answers_ends_at_the_share_that_was_answered():
     ends = rows.groupby("length_bucket")["share_fraction"].max()
     assert (ends <= answered + 1e-9).all()
     assert (ends > answered - 0.02).all()
+
+
+@pytest.mark.parametrize("name", ["outcomes_by_load", "budget_by_layer", "waits_against_shares"])
+def test_our_own_names_are_shown_in_words(name):
+    text = json.dumps(drawn(name).to_dict())
+    assert "replace(datum.label, /_/g, ' ')" in text
+
+
+def test_a_band_ends_where_its_interval_has_no_bound():
+    frame = LATENCIES.assign(high=LATENCIES["high"].where(LATENCIES.index > 0, np.inf))
+    chart = drawn("latency_by_load", frame).to_dict()
+    data = chart["datasets"][chart["layer"][0]["data"]["name"]]
+    assert data
+    assert all(row["high"] is not None and row["latency_s"] is not None for row in data)

@@ -26,16 +26,19 @@ from capplan.charts.tails import latency_distribution
 from capplan.charts.theme import use_theme
 from capplan.charts.traffic import (
     dispersion_by_window,
+    fits_beside_data,
     length_distributions,
     lengths_together,
     rate_over_time,
     requests_by_tenant,
+    time_above,
 )
 
 __all__ = [
     "budget_by_layer",
     "dispersion_by_window",
     "figures_by_bucket",
+    "fits_beside_data",
     "flows_by_load",
     "goodput_by_batch",
     "goodput_by_replicas",
@@ -52,6 +55,7 @@ __all__ = [
     "same_requests",
     "slowdown_by_batch",
     "throughput_against_tail",
+    "time_above",
     "time_by_layer",
     "use_theme",
     "waiting_over_time",

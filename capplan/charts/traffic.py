@@ -23,6 +23,8 @@ from capplan.charts.parts import (
 from capplan.charts.theme import HEIGHT, WIDTH
 from capplan.schema import Column
 
+LEAST_OF_A_WINDOW = 0.5
+MOST_TENANTS = 20
 _QUANTILE_STEPS = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 1, 20)])
 
 
@@ -136,13 +138,81 @@ def lengths_together(trace: pd.DataFrame, *, bins: int = 24) -> alt.Chart:
     return chart
 
 
+def fits_beside_data(frame: pd.DataFrame) -> alt.FacetChart:
+    """Return distributions of gaps and lengths beside the laws fitted to them.
+
+    ``frame`` has the columns ``quantity``, ``source``, ``value``, ``share_fraction``; a row is a
+    quantile.
+    """
+    shown = (_QUANTITY, _SOURCE, _VALUE, c.SHARE)
+    frame = checked(frame, shown, chart="fits_beside_data")
+    sources = ordered(frame[_SOURCE.name])
+    share = Column(c.SHARE.name, "", "share not above")
+    lines = (
+        alt.Chart()
+        .mark_line(interpolate="linear")
+        .encode(
+            x(
+                _VALUE,
+                title=None,
+                scale=alt.Scale(type="log", nice=False),
+                axis=alt.Axis(tickCount=4, labelOverlap="greedy", format="~g"),
+            ),
+            y(share, axis=alt.Axis(format="%")),
+            colour(_SOURCE, sources, lines=True),
+            dash(_SOURCE, sources),
+            tooltip=tooltip(shown),
+        )
+    )
+    chart: alt.FacetChart = (
+        alt.layer(lines, data=frame)
+        .properties(width=WIDTH // 3 - 25, height=HEIGHT)
+        .facet(
+            column=alt.Column(f"{_QUANTITY.name}:N", title=None, sort=list(frame[_QUANTITY.name])),
+            title="Data, and the law that comes closest",
+        )
+        .resolve_scale(x="independent")
+    )
+    return chart
+
+
+def time_above(frame: pd.DataFrame) -> alt.Chart:
+    """Return for each number in flight the share of time with more, one line per class.
+
+    Numbers that are never exceeded have no place on the logarithmic axis and are left out.
+
+    ``frame`` has the columns ``in_flight``, ``share_of_time_fraction``, ``request_class``.
+    """
+    shown = (_IN_FLIGHT, _TIME_ABOVE, c.CLASS)
+    frame = checked(frame, shown, chart="time_above")
+    frame = frame[frame[_TIME_ABOVE.name] > 0]
+    classes = ordered(frame[c.CLASS.name])
+    chart: alt.Chart = (
+        alt.Chart(frame, title="How rare a peak is")
+        .mark_line(interpolate="step-after")
+        .encode(
+            x(_IN_FLIGHT),
+            y(_TIME_ABOVE, scale=alt.Scale(type="log"), axis=alt.Axis(format="~%")),
+            colour(c.CLASS, classes, lines=True),
+            dash(c.CLASS, classes),
+            tooltip=tooltip(shown),
+        )
+    )
+    return chart
+
+
 def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
     """Return the number of requests of each tenant, a stacked bar of its classes.
 
-    ``trace`` has the columns ``tenant`` and ``request_class``.
+    Beyond twenty tenants, the smaller ones stand together in the last bar. ``trace`` has the
+    columns ``tenant`` and ``request_class``.
     """
     need(trace, "tenant", "request_class", chart="requests_by_tenant")
-    counted = trace.groupby(["tenant", "request_class"], observed=True).size()
+    largest = trace["tenant"].value_counts().index
+    few = set(largest[:MOST_TENANTS])
+    others = f"{len(largest) - len(few)} others"
+    tenant = trace["tenant"].where(trace["tenant"].isin(few), others).rename("tenant")
+    counted = trace.groupby([tenant, "request_class"], observed=True).size()
     frame = checked(
         counted.rename("requests").reset_index(),
         (c.TENANT, c.CLASS, c.REQUESTS),
@@ -153,7 +223,7 @@ def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
         .mark_bar()
         .encode(
             x(c.REQUESTS, stack="zero"),
-            rows(c.TENANT, sort="-x"),
+            rows(c.TENANT, sort=[*map(str, largest[:MOST_TENANTS]), others]),
             colour(c.CLASS, ordered(trace[c.CLASS.name])),
             tooltip=tooltip((c.TENANT, c.CLASS, c.REQUESTS)),
         )
@@ -161,6 +231,11 @@ def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
     return chart
 
 
+_QUANTITY = Column("quantity", "", "quantity", "str")
+_SOURCE = Column("source", "", "source", "str")
+_VALUE = Column("value", "", "value")
+_IN_FLIGHT = Column("in_flight", "", "requests in flight", "int")
+_TIME_ABOVE = Column("share_of_time_fraction", "", "share of time with more in flight")
 _END_X = Column("prompt_tokens_to", "tokens", "prompt length, upper end", "int")
 _END_Y = Column("output_tokens_to", "tokens", "output length, upper end", "int")
 _LENGTH_HEADER = alt.Header(labelExpr="datum.value + ' length'")
@@ -171,11 +246,23 @@ def _span(trace: pd.DataFrame) -> float:
 
 
 def _rates(trace: pd.DataFrame, window_s: float) -> pd.DataFrame:
+    """Return requests/s by window; a last window that was watched for less than half is left out.
+
+    A longer last one counts for the time it was watched.
+    """
     bins = (trace["arrival_s"] // window_s).astype("int64")
+    first, last = int(bins.min()), int(bins.max())
+    watched = min(1.0, float(trace["arrival_s"].max()) / window_s - last)
+    if watched < LEAST_OF_A_WINDOW and last > first:
+        last -= 1
+        watched = 1.0
     counts = pd.crosstab(bins, trace["request_class"])
-    counts = counts.reindex(range(int(bins.min()), int(bins.max()) + 1), fill_value=0)
+    counts = counts.reindex(range(first, last + 1), fill_value=0)
+    seconds = np.where(counts.index == last, max(watched, LEAST_OF_A_WINDOW), 1.0) * window_s
     counts.index.name = "bin"
-    rates = (counts / window_s).reset_index().melt("bin", var_name=c.CLASS.name, value_name="rate")
+    rates = counts.div(seconds, axis=0)
+    rates.loc[last + seconds[-1] / window_s] = rates.iloc[-1]  # where the last step ends
+    rates = rates.reset_index().melt("bin", var_name=c.CLASS.name, value_name="rate")
     return pd.DataFrame(
         {
             c.TIME.name: rates["bin"] * window_s,

@@ -68,6 +68,13 @@ class Page:
         kept = [name for name in base.frame if name not in frame]
         return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
 
+    def states(self, column: str) -> bool:
+        """Return whether the trace itself holds values of a column, or the scenario fills it."""
+        from capplan.traffic.sample import base_trace
+
+        base = base_trace(self.scenario.traffic)
+        return base is not None and column in base.frame and bool(base.frame[column].notna().any())
+
     def draw(self, *, requests: int = 0) -> Trace:
         """Return the requests of this study, at most ``requests`` of them (0 = all)."""
         from capplan.scenario.files import with_values

@@ -117,7 +117,7 @@ def weibull_shape(cv: float) -> float:
     1.0
     """
     wanted = math.log1p(cv**2)
-    low, high = 0.05, 100.0
+    low, high = 0.05, 1000.0
     for _ in range(100):
         middle = math.sqrt(low * high)
         found = math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle)

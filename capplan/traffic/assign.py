@@ -247,4 +247,4 @@ def _missing(values: Objects) -> Bools:
 
 def _of(rows: Bools) -> str:
     n = int(rows.sum())
-    return f"{n:,} of {len(rows):,} requests"
+    return f"All {n:,} requests" if n == len(rows) else f"{n:,} of {len(rows):,} requests"

@@ -27,6 +27,8 @@ CHANCE = 0.001
 DISTINCT_TIMES = 3
 LEAST_IN_BURST = 3
 Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +45,8 @@ class Periods:
         Period of each request.
     bin_seconds
         Length of each bin; the last one may be cut by the end of the trace.
+    bin_of_request
+        Bin of each request.
     """
 
     window_s: float
@@ -50,6 +54,7 @@ class Periods:
     of_bin: npt.NDArray[np.int8]
     of_request: npt.NDArray[np.int8]
     bin_seconds: npt.NDArray[np.float64]
+    bin_of_request: Ints
 
     def seconds(self, period: int) -> float:
         """Return the time spent in a period."""
@@ -67,6 +72,20 @@ class Periods:
         ends = np.concatenate([[0.0], np.cumsum(self.bin_seconds)])
         for first, last in zip(edges[::2], edges[1::2], strict=True):
             yield float(ends[first]), float(ends[last])
+
+    def gaps(self, period: int, arrival_s: npt.NDArray[np.float64], mask: Bools) -> Floats:
+        """Return the gaps between masked requests that lie in one stretch of a period."""
+        chosen = mask & self.requests(period)
+        stretch = np.cumsum(np.diff(self.of_bin, prepend=self.of_bin[:1]) != 0)
+        of_request = stretch[self.bin_of_request[chosen]]
+        gaps: Floats = np.diff(arrival_s[chosen])[np.diff(of_request) == 0]
+        return gaps
+
+    def counts(self, period: int, mask: Bools) -> Ints:
+        """Return the masked requests of each whole bin of a period."""
+        whole = (self.of_bin == period) & (self.bin_seconds > (1 - 1e-9) * self.bin_s)
+        counts: Ints = np.bincount(self.bin_of_request[mask], minlength=len(self.of_bin))[whole]
+        return counts
 
     def distinct_bursts(self) -> bool:
         """Tell whether bursts fill more than three times the time that chance would."""
@@ -100,7 +119,12 @@ def find_periods(arrival_s: npt.NDArray[np.float64], duration_s: float) -> Perio
     label[_peaks(rate, complete)[window]] = PEAK
     label[_bursts(counts, rate[window] * seconds)] = BURST
     return Periods(
-        window_s=window_s, bin_s=bin_s, of_bin=label, of_request=label[at], bin_seconds=seconds
+        window_s=window_s,
+        bin_s=bin_s,
+        of_bin=label,
+        of_request=label[at],
+        bin_seconds=seconds,
+        bin_of_request=at,
     )
 
 

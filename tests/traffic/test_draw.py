@@ -395,7 +395,7 @@ def test_a_bare_trace_gets_the_default_class_and_says_so(chat):
     assert frame["session"].isna().all()
     assert [len(b) for b in frame["prefix_blocks"]] == [0] * 4
     said = " ".join(trace.notes)
-    assert "4 of 4 requests named no class and became chat, the default class." in said
+    assert "All 4 requests named no class and became chat, the default class." in said
     for what in ("tenant", "priority", "deadline", "stream"):
         assert what in said
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import capplan as cp
+from capplan.traffic.periods import Periods
 from capplan.traffic.profile import TokenTime, profile
 from capplan.traffic.trace import from_frame
 
@@ -235,3 +236,44 @@ def test_a_service_time_that_does_not_fit_is_refused():
         profile(trace, service_time_s=-1.0)
     law = TokenTime(base_s=1.0, prompt_s_per_token=0.0, output_s_per_token=0.0)
     assert profile(trace, service_time_s=law).overall.mean_service_s == 1.0
+
+
+def test_periods_have_their_own_burstiness_by_class_and_overall():
+    """Calm at 1/s with a surge of 60/s for 10 s: CV 1 inside each, far more across."""
+    rng = np.random.default_rng(4)
+    calm, surge = np.cumsum(rng.exponential(1.0, 1200)), 600 + np.sort(rng.uniform(0, 10, 600))
+    frame = pd.DataFrame(
+        {
+            "arrival_s": np.concatenate([calm, surge]),
+            "prompt_tokens": 10,
+            "output_tokens": 5,
+            "request_class": ["calm"] * 1200 + ["surge"] * 600,
+        }
+    )
+    found = profile(from_frame(frame))
+    burst = found.periods["burst"]
+    assert burst.gap_cv == pytest.approx(1.0, abs=0.15)
+    assert found.gap_cv > 1.3
+    assert found.by_class["surge"].periods["burst"].requests >= 590
+    assert found.by_class["calm"].periods["normal"].index_of_dispersion["1"] == pytest.approx(
+        1.0, abs=0.2
+    )
+    document = found.to_json()
+    assert document["by_class"]["calm"]["periods"]["normal"]["gap_cv"] == pytest.approx(1, abs=0.1)
+    total = sum(
+        p.requests for name in found.by_class for p in found.by_class[name].periods.values()
+    )
+    assert total == len(frame)
+
+
+def test_gaps_across_the_end_of_a_period_belong_to_none():
+    labels = np.array([0, 0, 1, 1, 0], np.int8)
+    arrival = np.array([0.2, 1.7, 2.5, 3.5, 4.5])
+    periods = Periods(
+        window_s=60.0, bin_s=1.0, of_bin=labels, of_request=labels,
+        bin_seconds=np.ones(5), bin_of_request=np.arange(5),
+    )  # fmt: skip
+    every = np.ones(5, bool)
+    assert periods.gaps(0, arrival, every).tolist() == [1.5]
+    assert periods.gaps(1, arrival, every).tolist() == [1.0]
+    assert periods.counts(0, np.array([1, 1, 1, 1, 0], bool)).tolist() == [1, 1, 0]

@@ -77,7 +77,11 @@ def gap_cv(arrival_s: Floats) -> float:
     >>> gap_cv(np.array([0.0, 1.0, 2.0, 3.0]))
     0.0
     """
-    gaps = np.diff(arrival_s)
+    return variation(np.diff(arrival_s))
+
+
+def variation(gaps: Floats) -> float:
+    """Return standard deviation ÷ mean; NaN below two values."""
     if len(gaps) < 2 or gaps.mean() == 0:  # noqa: PLR2004
         return math.nan
     return float(gaps.std(ddof=1) / gaps.mean())
@@ -97,7 +101,11 @@ def index_of_dispersion(since_s: Floats, width_s: float, duration_s: float) -> f
 
     Source: Cox and Lewis, "The Statistical Analysis of Series of Events", 1966, section 4.5.
     """
-    per_window = counts(since_s, width_s, duration_s)
+    return dispersion(counts(since_s, width_s, duration_s))
+
+
+def dispersion(per_window: npt.NDArray[np.intp]) -> float:
+    """Return variance ÷ mean of counts; NaN for fewer than ten, or none above zero."""
     if len(per_window) < LEAST_WINDOWS or not per_window.any():
         return math.nan
     return float(per_window.var(ddof=1) / per_window.mean())

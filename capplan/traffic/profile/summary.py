@@ -15,7 +15,15 @@ from capplan.traffic.buckets import Buckets, length_buckets
 from capplan.traffic.ledger import Ledger
 from capplan.traffic.periods import BURST, CHANCE, NAMES, Periods, find_periods
 from capplan.traffic.profile import callers
-from capplan.traffic.profile.arrivals import Arrivals, arrivals, drift, moment, time_of_day
+from capplan.traffic.profile.arrivals import (
+    Arrivals,
+    arrivals,
+    dispersion,
+    drift,
+    moment,
+    time_of_day,
+    variation,
+)
 from capplan.traffic.profile.concurrency import (
     InFlight,
     Service,
@@ -23,6 +31,7 @@ from capplan.traffic.profile.concurrency import (
     in_flight,
     service_times,
 )
+from capplan.traffic.profile.fits import Fit, gap_fits, length_fit
 from capplan.traffic.profile.lengths import Lengths, correlation, flags, lengths
 
 if TYPE_CHECKING:
@@ -46,6 +55,10 @@ class Demand:
     in_flight: InFlight
     streaming_fraction: float
     acceptable_wait: Mapping[str, Any]
+    periods: Mapping[str, Period]
+    gap_fits: tuple[Fit, ...]
+    prompt_fit: Fit | None
+    output_fit: Fit | None
 
     @property
     def concurrency(self) -> float:
@@ -70,12 +83,22 @@ class Demand:
                 "mean_service_s": self.mean_service_s,
                 "in_flight": self.in_flight.to_json(),
             },
+            "periods": {name: period.to_json() for name, period in self.periods.items()},
+            "fits": {
+                "gaps": [fit.to_json() for fit in self.gap_fits],
+                "prompt_tokens": self.prompt_fit.to_json() if self.prompt_fit else None,
+                "output_tokens": self.output_fit.to_json() if self.output_fit else None,
+            },
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Period:
-    """A kind of period: its time, its rate and what its requests ask for."""
+    """A kind of period: its time, its rate and what its requests ask for.
+
+    Gaps are those inside one stretch, the index of dispersion that of the bins by which bursts are
+    told; those of bursts are chosen for being full, so theirs says little.
+    """
 
     name: str
     how: str
@@ -86,13 +109,15 @@ class Period:
     requests: int
     rate_rps: float
     concurrency: float
+    gap_cv: float
+    index_of_dispersion: Mapping[str, float]
     prompt_tokens: Lengths
     output_tokens: Lengths
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         plain = ("how", "seconds", "share_of_time", "stretches", "longest_s", "requests",
-                 "rate_rps", "concurrency")  # fmt: skip
+                 "rate_rps", "concurrency", "gap_cv", "index_of_dispersion")  # fmt: skip
         return {
             **{name: getattr(self, name) for name in plain},
             "prompt_tokens": self.prompt_tokens.to_json(),
@@ -116,7 +141,6 @@ class TrafficProfile:
     notes: tuple[str, ...]
     overall: Demand
     by_class: Mapping[str, Demand]
-    periods: Mapping[str, Period]
     found: Periods
     bursts_distinct: bool
     service: Service
@@ -132,6 +156,11 @@ class TrafficProfile:
     def rate_rps(self) -> float:
         """Requests per second over the whole trace."""
         return self.overall.arrivals.rate_rps
+
+    @property
+    def periods(self) -> Mapping[str, Period]:
+        """Normal, peak and burst periods of all requests."""
+        return self.overall.periods
 
     @property
     def duration_s(self) -> float:
@@ -165,7 +194,6 @@ class TrafficProfile:
             "rows": rows,
             **self.overall.to_json(),
             "by_class": {name: demand.to_json() for name, demand in self.by_class.items()},
-            "periods": {name: period.to_json() for name, period in self.periods.items()},
             "bursts": {"distinct": self.bursts_distinct, "by_chance_fraction": CHANCE},
             "service_time": {"origin": self.service.origin, "law": self.service.told},
             "priorities": self.priorities,
@@ -223,6 +251,10 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
     found = find_periods(since, duration_s)
     span = (start_s, duration_s, rate)
     classes = _classes(frame)
+
+    def demand(mask: Mask) -> Demand:
+        return _demand(frame, service, mask, span, found)
+
     prompt, output = (frame[c].to_numpy() for c in ("prompt_tokens", "output_tokens"))
     return TrafficProfile(
         source=trace.source,
@@ -231,9 +263,8 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
         start=trace.start,
         ledger=trace.ledger,
         notes=trace.notes,
-        overall=_demand(frame, service, every, span),
-        by_class={name: _demand(frame, service, mask, span) for name, mask in classes.items()},
-        periods={name: _period(i, found, frame, service) for i, name in enumerate(NAMES)},
+        overall=demand(every),
+        by_class={name: demand(mask) for name, mask in classes.items()},
         found=found,
         bursts_distinct=found.distinct_bursts(),
         service=service,
@@ -269,7 +300,11 @@ def _classes(frame: pd.DataFrame) -> dict[str, Mask]:
 
 
 def _demand(
-    frame: pd.DataFrame, service: Service, mask: Mask, span: tuple[float, float, float]
+    frame: pd.DataFrame,
+    service: Service,
+    mask: Mask,
+    span: tuple[float, float, float],
+    found: Periods,
 ) -> Demand:
     start_s, duration_s, rate = span
     rows = frame[mask]
@@ -287,11 +322,17 @@ def _demand(
         in_flight=in_flight(arrival, service.seconds[mask], start_s + duration_s),
         streaming_fraction=callers.streaming_fraction(rows),
         acceptable_wait=callers.acceptable_wait(rows),
+        periods={name: _period(i, found, frame, service, mask) for i, name in enumerate(NAMES)},
+        gap_fits=gap_fits(arrival),
+        prompt_fit=length_fit(prompt),
+        output_fit=length_fit(output),
     )
 
 
-def _period(number: int, found: Periods, frame: pd.DataFrame, service: Service) -> Period:
-    mask = found.requests(number)
+def _period(
+    number: int, found: Periods, frame: pd.DataFrame, service: Service, of_group: Mask
+) -> Period:
+    mask = found.requests(number) & of_group
     seconds = found.seconds(number)
     rate = float(mask.sum()) / seconds if seconds > 0 else math.nan
     runs = [end - begin for begin, end in found.runs(number)]
@@ -306,6 +347,8 @@ def _period(number: int, found: Periods, frame: pd.DataFrame, service: Service) 
         requests=int(mask.sum()),
         rate_rps=rate,
         concurrency=rate * float(service.seconds[mask].mean()) if mask.any() else math.nan,
+        gap_cv=variation(found.gaps(number, frame["arrival_s"].to_numpy(), of_group)),
+        index_of_dispersion={f"{found.bin_s:g}": dispersion(found.counts(number, of_group))},
         prompt_tokens=lengths(frame["prompt_tokens"].to_numpy()[mask]),
         output_tokens=lengths(frame["output_tokens"].to_numpy()[mask]),
     )

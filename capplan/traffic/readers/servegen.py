@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from capplan.schema import DataError
+from capplan.traffic.arrivals import weibull_shape
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.raw import RawBatch
 
@@ -170,7 +171,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
         for file in sorted(path.rglob("chunk-*")):
             if file.is_file():
-                yield file.relative_to(path.parent).as_posix(), file.read_bytes()
+                yield file.relative_to(path.parent).as_posix(), _content(file)
         return
     try:
         with tarfile.open(path) as archive:
@@ -180,6 +181,13 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                     yield member.name, stream.read()
     except _BROKEN as err:
         raise DataError("a complete tar archive", where=path, value=str(err)) from err
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as err:
+        raise DataError("a readable file", where=file, value=str(err)) from err
 
 
 def _client(
@@ -354,24 +362,6 @@ def _gaps(window: Window, n: int, rng: np.random.Generator) -> Floats:
     if window.law == "Gamma":
         return rng.gamma(shape, 1 / shape, n)
     return rng.weibull(shape, n) / math.gamma(1 + 1 / shape)
-
-
-def weibull_shape(cv: float) -> float:
-    """Return the shape of the Weibull law with a coefficient of variation.
-
-    Solves cv² = Γ(1 + 2/k) / Γ(1 + 1/k)² − 1 by bisection. Source: Johnson, Kotz and Balakrishnan,
-    "Continuous Univariate Distributions", vol. 1, 1994, equation 21.16.
-
-    >>> round(weibull_shape(1.0), 6)
-    1.0
-    """
-    low, high = 0.05, 1000.0
-    target = math.log1p(cv * cv)
-    for _ in range(80):
-        middle = math.sqrt(low * high)
-        found = math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle)
-        low, high = (middle, high) if found > target else (low, middle)
-    return math.sqrt(low * high)
 
 
 def _lengths(client: Client, arrival: Floats, rng: np.random.Generator) -> tuple[Any, Any]:
