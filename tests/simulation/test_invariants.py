@@ -11,6 +11,7 @@ import pandas as pd
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from capplan.replica.continuous import ContinuousEngine
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate, simulate_many
@@ -69,6 +70,83 @@ def continuous():
     )
 
 
+def optional():
+    """Return continuous batching with some of what an engine has beyond the plain scheduler."""
+    prompts = {
+        "long_prefill_token_threshold": st.sampled_from([0, 40]),
+        "max_num_partial_prefills": st.sampled_from([None, 2]),
+        "async_scheduling": st.booleans(),
+        "stream_interval": st.sampled_from([1, 8]),
+        "cancel_frees": st.booleans(),
+    }
+    draft = st.fixed_dictionaries(
+        {"num_speculative_tokens": st.integers(1, 4), "acceptance": st.floats(0, 1)}
+    )
+    packed = st.fixed_dictionaries(
+        {
+            "reserve": st.sampled_from(["max", "pow2", "oracle"]),
+            "compaction": st.booleans(),
+            "copy_s_per_token": st.just(1e-6),
+        }
+    )
+    more = st.one_of(
+        st.fixed_dictionaries(
+            prompts
+            | {
+                "prefix_caching": st.booleans(),
+                "watermark": st.sampled_from([0.0, 0.3]),
+                "speculation": maybe() | draft,
+            }
+        ),
+        st.fixed_dictionaries(prompts | {"beam_width": st.just(2), "max_num_seqs": st.just(5)}),
+        st.fixed_dictionaries(
+            prompts
+            | {"kv_layout": st.just("contiguous"), "contiguous": packed}
+            | {"block_size": st.just(16), "kv_blocks": st.integers(20, 60)}
+        ),
+    )
+    return st.builds(lambda plain, options: plain | options, continuous(), more)
+
+
+def static():
+    return st.fixed_dictionaries(
+        {
+            "kind": st.just("static"),
+            "max_batch_size": st.integers(1, 4),
+            "max_queue_delay_s": st.sampled_from([0.0, 0.1]),
+            "max_model_len": st.just(250),
+            "cancel_frees": st.booleans(),
+            "scheduler": queues(),
+            "step_time": continuous().map(lambda batching: batching["step_time"]),
+        }
+    )
+
+
+def policies():
+    return st.fixed_dictionaries(
+        {
+            "timeout_s": maybe() | st.floats(0.01, 1.0),
+            "timeout_action": st.sampled_from(["reject", "delay"]),
+            "max_queue_size": maybe() | st.integers(1, 5),
+        }
+    )
+
+
+def levelled():
+    """Return dynamic batching with preferred sizes and levels."""
+    more = st.fixed_dictionaries(
+        {
+            "max_batch_size": st.just(5),
+            "preferred_batch_sizes": st.sampled_from([[], [2, 4]]),
+            "priority_levels": st.sampled_from([0, 2]),
+            "queue_policy": policies(),
+            "level_policies": st.lists(policies().map(lambda p: p | {"level": 1}), max_size=1),
+            "cancel_frees": st.booleans(),
+        }
+    )
+    return st.builds(lambda plain, options: plain | options, dynamic(), more)
+
+
 def dynamic():
     return st.fixed_dictionaries(
         {
@@ -99,7 +177,7 @@ def pools(name):
                     "max_in_flight": maybe() | st.integers(1, 6),
                 }
             ),
-            "batching": continuous() | dynamic(),
+            "batching": continuous() | optional() | dynamic() | levelled() | static(),
         }
     )
 
@@ -266,7 +344,7 @@ def places(run):
         for replica in pool.replicas:
             engine = replica.engine
             found.update(map(id, engine.waiting))
-            found.update(map(id, engine._running if engine.has_kv else engine._batch))
+            found.update(map(id, engine.running))
     return found
 
 
@@ -306,6 +384,8 @@ def check_pool(rules, pool):
         )
         assert replica.up or not replica.in_flight
         if engine.has_kv:
+            assert 0 <= engine.kv_usage_fraction <= 1
+        if isinstance(engine, ContinuousEngine):
             assert 0 <= engine.kv.free <= engine.kv.total
 
 
