@@ -1,0 +1,125 @@
+"""What a fit says, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capplan.replica.calibrated import Implied
+from capplan.schema import DataError
+
+SCALES = ("dense_scale", "context_scale", "prefill_scale")
+PARAMETERS = (*SCALES, "request_overhead_s")
+MEANINGS = {
+    "dense_scale": "of the base's time of a decode step without context",
+    "context_scale": "of the base's time of reading the KV",
+    "prefill_scale": "of the base's time that a prefill adds",
+    "request_overhead_s": "HTTP, tokenizer, detokenizer: taken of every request, s",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """One fitted number, and the interval that holds 95 % of its bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calibration:
+    """Step times fitted to measured runs.
+
+    Attributes
+    ----------
+    base
+        Fields of the step time whose terms are scaled.
+    parameters
+        The four numbers by name.
+    implied
+        What they say of the accelerator.
+    measured
+        Names of the runs.
+    requests
+        Requests that were compared.
+    residual
+        Median absolute error of the logarithms after the fit: ``decode``, ``ttft``.
+    scope
+        Model, accelerator and load for which it was fitted.
+    notes
+        What was assumed, and what to beware of.
+    """
+
+    base: Mapping[str, Any]
+    parameters: Mapping[str, Fitted]
+    implied: Implied
+    measured: tuple[str, ...]
+    requests: int
+    residual: Mapping[str, float]
+    scope: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def step_time(self) -> dict[str, Any]:
+        """Return the fields of a pool's ``step_time``."""
+        scales = {name: self.parameters[name].value for name in SCALES}
+        return {"kind": "calibrated", "base": dict(self.base), **scales}
+
+    @property
+    def request_overhead_s(self) -> float:
+        """Return what each request takes besides the engine, s."""
+        return self.parameters["request_overhead_s"].value
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of a ``latency.json``."""
+        return {
+            "step_time": self.step_time,
+            "request_overhead_s": self.request_overhead_s,
+            "fitted_numbers": len(self.parameters),
+            "parameters": {
+                name: {
+                    "value": fitted.value,
+                    "interval": [fitted.low, fitted.high],
+                    "meaning": MEANINGS[name],
+                }
+                for name, fitted in self.parameters.items()
+            },
+            "implied": {
+                "weights_bandwidth_fraction": self.implied.weights_bandwidth_fraction,
+                "kv_bandwidth_fraction": self.implied.kv_bandwidth_fraction,
+                "compute_fraction": self.implied.compute_fraction,
+                "plausible": self.implied.plausible,
+            },
+            "measured": list(self.measured),
+            "requests": self.requests,
+            "residual": dict(self.residual),
+            "scope": dict(self.scope),
+            "notes": list(self.notes),
+        }
+
+
+def read_latency(path: Path) -> tuple[dict[str, Any], float]:
+    """Return the step time's fields and the overhead of each request from a ``latency.json``.
+
+    Raises :class:`DataError` for a file that ``capplan calibrate`` did not write.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise DataError("an existing file", where=path) from err
+    except (OSError, ValueError) as err:
+        raise DataError(f"a readable JSON file ({err})", where=path) from err
+    law = data.get("step_time") if isinstance(data, dict) else None
+    if not isinstance(law, dict):
+        raise DataError("the fields of a step time", where=path, field="step_time", value=law)
+    overhead_s = data.get("request_overhead_s", 0.0)
+    number = isinstance(overhead_s, int | float) and not isinstance(overhead_s, bool)
+    if not number or not 0 <= overhead_s < math.inf:
+        rule = "seconds, not negative"
+        raise DataError(rule, where=path, field="request_overhead_s", value=overhead_s)
+    return law, float(overhead_s)
