@@ -29,6 +29,8 @@ SERIES = (
 COLUMNS = (REQUEST, OUTCOME, MARKED, ENTRY, QUEUED, SERVED, PROMPT, WAIT, WORK)
 PANEL_HEIGHT = 110
 FAINT = "#DDDDDD"
+SMALL = 0.1
+"""Below this a value is drawn in proportion, above it by its logarithm."""
 
 
 def same_requests(frame: pd.DataFrame) -> alt.VConcatChart:
@@ -43,9 +45,10 @@ def same_requests(frame: pd.DataFrame) -> alt.VConcatChart:
     frame = checked(frame, COLUMNS, chart="same_requests")
     base = alt.Chart(frame)
     brushes = [alt.selection_interval(name=name, encodings=["x"]) for name, *_ in SERIES]
+    outcomes = _outcomes(set(frame[OUTCOME.name]))
     chosen = brushes[0] & brushes[1] & brushes[2]
     panels = [
-        _panel(base, title, across, up, chosen=chosen, brush=brush)
+        _panel(base, title, across, up, chosen=chosen, brush=brush, outcomes=outcomes)
         for (_, title, across, up), brush in zip(SERIES, brushes, strict=True)
     ]
     chart: alt.VConcatChart = alt.vconcat(*panels, spacing=8).resolve_scale(x="shared")
@@ -53,25 +56,36 @@ def same_requests(frame: pd.DataFrame) -> alt.VConcatChart:
 
 
 def _panel(
-    base: alt.Chart, title: str, across: Column, up: Column, *, chosen: Any, brush: alt.Parameter
+    base: alt.Chart,
+    title: str,
+    across: Column,
+    up: Column,
+    *,
+    chosen: Any,
+    brush: alt.Parameter,
+    outcomes: alt.Color,
 ) -> alt.Chart:
     panel: alt.Chart = (
         base.mark_point(size=22, filled=True, strokeWidth=1.5)
         .encode(
             x(across, title="time from the start (s)", scale=alt.Scale(nice=False)),
-            y(up, scale=alt.Scale(type="symlog")),
-            color=alt.condition(chosen, _outcomes(), alt.value(FAINT)),
+            y(up, scale=alt.Scale(type="symlog", constant=SMALL), axis=alt.Axis(minExtent=50)),
+            color=alt.condition(chosen, outcomes, alt.value(FAINT)),
             opacity=alt.condition(chosen, alt.value(0.9), alt.value(0.4)),
             stroke=alt.condition(f"datum.{MARKED.name}", alt.value("black"), alt.value(None)),
             tooltip=tooltip(COLUMNS),
         )
         .add_params(brush)
-        .properties(title=title, width=WIDTH, height=PANEL_HEIGHT)
+        .properties(
+            title=alt.Title(title, anchor="start", frame="group"),
+            width=WIDTH,
+            height=PANEL_HEIGHT,
+        )
     )
     return panel
 
 
-def _outcomes() -> alt.Color:
-    domain = list(OUTCOMES)
+def _outcomes(present: set[str]) -> alt.Color:
+    domain = [name for name in OUTCOMES if name in present]
     scale = alt.Scale(domain=domain, range=[OUTCOME_COLOURS[name] for name in domain])
     return alt.Color(f"{OUTCOME.name}:N", title=OUTCOME.title, scale=scale)

@@ -174,7 +174,7 @@ def degradation_said(found: Acceptance) -> str:
         sure = "at no load beyond doubt"
     return (
         f"The first promise to break is **{point.request_class}: {rule_words(point.promise)}**, at "
-        f"{told(point.load_rps, '_rps')} (kept up to {told(point.low_rps, '_rps')}, "
+        f"{told(point.load_rps, '_rps')} (surely kept up to {told(point.low_rps, '_rps')}, "
         f"broken {sure}). "
         f"Most of its requests lose their time in the **{point.layer.replace('_', ' ')}**. "
         f"`{point.limit.field}` controls that limit: {point.limit.why}."
@@ -201,8 +201,8 @@ def recovery_said(found: Acceptance) -> str:
     word = "It comes back" if back.converged else "**It does not come back**"
     return (
         f"{word} from {over} to {told(stage.load_rps, '_rps')}: the queues were empty after "
-        f"{told(back.queues_empty_s, '_s')}, the last request that failed came "
-        f"{told(back.error_rate_back_s, '_s')} after the overload."
+        f"{told(back.queues_empty_s, '_s')}, the error rate was back after "
+        f"{told(back.error_rate_back_s, '_s')}."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 
 from capplan.results.requests import outcome_is, streamed
 from capplan.scenario import Promises, Scenario
-from capplan.statistics import Estimate, share_interval
+from capplan.statistics import Estimate, batch_means, share_interval
 
 if TYPE_CHECKING:
     from capplan.slo import Verdict
@@ -58,6 +58,15 @@ class Break:
         return self.share.low > self.allowed_fraction
 
     @property
+    def kept(self) -> bool:
+        """Return whether the whole interval is within what is allowed, or nobody broke it.
+
+        An allowance of one in a thousand takes thousands of requests to prove; where none of those
+        there were broke the promise, it is kept as far as they can tell.
+        """
+        return self.violators.empty or self.share.high <= self.allowed_fraction
+
+    @property
     def request_ids(self) -> list[str]:
         """Return the first requests that broke it."""
         return [str(name) for name in self.violators["request_id"].iloc[:MOST_IDS]]
@@ -76,26 +85,15 @@ class Break:
         }
 
 
-def breaks_of(verdict: Verdict, table: pd.DataFrame, scenario: Scenario) -> tuple[Break, ...]:
-    """Return the promises that a verdict finds broken, the first to break first."""
-    failed = [
-        (r.request_class, r.rule)
-        for r in verdict.reasons
-        if r.outcome == "fail" and r.request_class and r.rule in CAPACITY_RULES
-    ]
-    found = [
-        broken(table[table["request_class"] == name], scenario.request_class(name).promises, rule)
-        for name, rule in failed
-    ]
+def breaks_of(verdict: Verdict, margins: Iterable[Break]) -> tuple[Break, ...]:
+    """Return those of the promises that a verdict finds broken, the first to break first."""
+    failed = {(r.request_class, r.rule) for r in verdict.reasons if r.outcome == "fail"}
+    found = [m for m in margins if (m.request_class, m.promise) in failed]
     return tuple(sorted(found, key=_first))
 
 
-def proven_breaks(table: pd.DataFrame, scenario: Scenario) -> tuple[Break, ...]:
-    """Return the promises that some requests break beyond doubt, the first to break first."""
-    return tuple(sorted((b for b in _all(table, scenario) if b.proven), key=_first))
-
-
-def _all(table: pd.DataFrame, scenario: Scenario) -> Iterator[Break]:
+def margins_of(table: pd.DataFrame, scenario: Scenario) -> Iterator[Break]:
+    """Yield how the requests of each class break, or do not break, each of its promises."""
     for request_class in scenario.classes:
         own = table[table["request_class"] == request_class.name]
         for rule in stated(request_class.promises):
@@ -115,7 +113,7 @@ def broken(own: pd.DataFrame, promises: Promises, rule: str) -> Break:
     bad = violates[applies]
     allowed = allowance(promises, rule)
     violators = asked[bad]
-    share = share_interval(int(bad.sum()), len(asked))
+    share = _share(bad)
     return Break(
         request_class=str(own["request_class"].iloc[0]),
         promise=rule,
@@ -124,6 +122,24 @@ def broken(own: pd.DataFrame, promises: Promises, rule: str) -> Break:
         used_up_s=_used_up(violators, allowed * len(asked)),
         span_s=_span(violators),
         violators=violators,
+    )
+
+
+def _share(bad: Flags) -> Estimate:
+    """Return the share of requests that break a promise, its interval wide enough for bursts.
+
+    Near saturation successive requests wait together, and an interval for independent ones is too
+    short; so it is at least that of the batch means.
+    """
+    found = share_interval(int(bad.sum()), bad.size)
+    by_batch = batch_means(bad)
+    if not math.isfinite(by_batch.half_width):
+        return found
+    return replace(
+        found,
+        low=max(min(found.low, by_batch.low), 0.0),
+        high=min(max(found.high, by_batch.high), 1.0),
+        method="Clopper-Pearson, at least batch means",
     )
 
 

@@ -27,7 +27,7 @@ class Degradation:
     layer: str
     layer_share_fraction: float
     low_rps: float
-    """Highest load below at which nothing breaks; NaN where the lowest step breaks."""
+    """Highest load up to which every promise surely holds; NaN where none does."""
     high_rps: float
     """Lowest load at which a promise breaks beyond doubt; +inf where none does."""
     found: Break | None

@@ -73,13 +73,21 @@ def _pool_limit(stage: Stage, scenario: Scenario, pool: Pool, found: Blame) -> L
             return _count(f"{path}.batching.max_num_seqs", batching.max_num_seqs, why)
     if found.layer == "service_queue" and pool.router.max_in_flight is not None:
         held = _level(stage, pool, "in_flight", 0.95, layer="decode")
-        busy = _level(stage, pool, "busy_fraction", 0.5)
-        if held >= FULL * pool.router.max_in_flight and not busy >= FULL:
-            why = "the router passes no more to a replica that is not busy"
+        most = pool.router.max_in_flight
+        if held >= FULL * most and most < places(pool):
+            why = f"the router passes {most} to a replica whose batch holds {places(pool)}"
             return _count(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
     why = f"{pool.name} serves no more: its {found.layer.replace('_', ' ')} holds the time"
     value = pool.replicas
     return Limit(field=f"{path}.replicas", value=value, candidate=value + 1, why=why)
+
+
+def places(pool: Pool) -> int:
+    """Return how many requests a replica serves at once."""
+    batching = pool.batching
+    if isinstance(batching, ContinuousBatching):
+        return batching.max_num_seqs
+    return batching.max_batch_size
 
 
 _WAITS = ("service_queue", "scheduler_queue")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.results import per_request
 from capplan.slo import judge
-from capplan.stages.breaks import breaks_of
+from capplan.stages.breaks import breaks_of, margins_of
 from capplan.stages.loads import Loads
 from capplan.stages.playing import play, step, warmed_up
 from capplan.stages.stage import Stage, stage_of, windowed
@@ -86,12 +86,14 @@ def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     log = part.requests
     part = replace(part, requests=log[log["request_id"].isin(short)].reset_index(drop=True))
     table, verdict = per_request(part), judge(part)
+    margins = tuple(margins_of(table, scenario))
     many = len(frame) - len(short)
     return replace(
         found,
         table=table,
         verdict=verdict,
-        breaks=breaks_of(verdict, table, scenario),
+        margins=margins,
+        breaks=breaks_of(verdict, margins),
         note=f"judged without the {many} requests of more than {plan.long_above_tokens:,} tokens",
     )
 

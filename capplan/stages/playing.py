@@ -10,7 +10,7 @@ import numpy as np
 
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
-from capplan.stages.breaks import proven_breaks
+from capplan.stages.breaks import margins_of
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.statistics import mser5
 
@@ -122,4 +122,4 @@ def _broke_early(run: RunResult, start_s: float, stage: Stage) -> bool:
     if start_s <= 0:
         return False
     early = per_request(windowed(run, 0.0, start_s))
-    return bool(proven_breaks(early, stage.scenario)) if len(early) else False
+    return any(found.proven for found in margins_of(early, stage.scenario))

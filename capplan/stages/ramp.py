@@ -27,6 +27,14 @@ class Ramp:
         return next((s for s in self.steps if s.counts and s.broken), None)
 
     @property
+    def kept_rps(self) -> float:
+        """Return the highest load that counts below the first broken one; NaN if there is none."""
+        broken = self.first_broken
+        limit = math.inf if broken is None else broken.load_rps
+        below = [s.load_rps for s in self.steps if s.counts and s.load_rps < limit]
+        return max(below, default=math.nan)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Return the load up to which nothing breaks, and from which something surely does."""
         return interval_of([s for s in self.steps if s.counts])
@@ -45,18 +53,25 @@ class Ramp:
         broken = [s.load_rps for s in counted if breaks(s, request_class)]
         limit = min(broken, default=math.inf)
         kept = max((s.load_rps for s in counted if s.load_rps < limit), default=math.nan)
-        sure = [s.load_rps for s in counted if surely(s, request_class)]
-        return kept, (kept, min(sure, default=math.inf))
+        return kept, interval_of(counted, request_class)
 
 
-def interval_of(steps: Sequence[Stage]) -> tuple[float, float]:
-    """Return the load up to which nothing breaks, and from which something surely does.
+def interval_of(steps: Sequence[Stage], request_class: str | None = None) -> tuple[float, float]:
+    """Return the load up to which promises (of a class) surely hold, and from which one breaks.
 
-    NaN below where the lowest step breaks; +inf above where no break is beyond doubt.
+    NaN below where the lowest step does not surely hold; +inf above where no break is beyond doubt.
     """
-    limit = min((s.load_rps for s in steps if s.broken), default=math.inf)
+    doubtful = [s.load_rps for s in steps if not holds(s, request_class)]
+    limit = min(doubtful, default=math.inf)
     kept = max((s.load_rps for s in steps if s.load_rps < limit), default=math.nan)
-    return kept, min((s.load_rps for s in steps if surely(s)), default=math.inf)
+    sure = min((s.load_rps for s in steps if surely(s, request_class)), default=math.inf)
+    return kept, sure
+
+
+def holds(stage: Stage, request_class: str | None = None) -> bool:
+    """Return whether a stage surely keeps the promises (of a class) that load can break."""
+    own = [m for m in stage.margins if request_class in (None, m.request_class)]
+    return all(m.kept for m in own) and not _grows(stage, request_class)
 
 
 def breaks(stage: Stage, request_class: str) -> bool:
@@ -115,7 +130,7 @@ def _between(
     """Return a step half way (by ratio) between the last kept and the first broken load."""
     ordered = in_order(steps)
     broken = Ramp(steps=ordered).first_broken
-    kept, _ = Ramp(steps=ordered).interval
+    kept = Ramp(steps=ordered).kept_rps
     if broken is None or math.isnan(kept):
         return None
     load = math.sqrt(kept * broken.load_rps)

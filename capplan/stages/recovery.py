@@ -27,6 +27,8 @@ TAIL = 0.5
 """Last part of the fall-back whose answers must be those of the baseline again."""
 SLACK_FRACTION = 0.05
 """How far above its level in the baseline a memory usage counts as back."""
+PARTS = 10
+"""Parts of the fall-back in which rates are compared with the baseline's."""
 FLAPS = 2
 """Turns (up then down, or down then up) of a replica count that count as flapping; a default."""
 
@@ -60,7 +62,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     """Return how a stage that follows an overload comes back, compared with the baseline."""
     run, begin, end = stage.run, stage.start_s, stage.end_s
     queues = _queues_empty(run, begin, end)
-    errors = errors_back(stage.table, begin)
+    errors = errors_back(stage.table, begin, end, usual=_error_rate(baseline))
     replicas, turns = _replicas(run, begin, end)
     memory = _memory_back(run, begin, end, baseline)
     answers = _answers_back(stage, baseline)
@@ -97,7 +99,13 @@ def _reasons(
     span = stage.end_s - stage.start_s
     drain = "shorten the queues, or let entries expire before they reach the accelerator"
     yield _timed("backlog_drains", queues, span, "the queues are empty again", drain)
-    yield _timed("errors_back", errors, span, "no later request fails", "see what still fails")
+    yield _timed(
+        "errors_back",
+        errors,
+        span,
+        "the error rate is the baseline's again",
+        "see what still fails",
+    )
     if not stage.run.timeline[stage.run.timeline["metric"] == "kv_usage_fraction"].empty:
         text = "KV usage is back at the baseline's"
         yield _timed("memory_back", memory, span, text, "find what does not return its KV")
@@ -211,6 +219,12 @@ def _same_version(stage: Stage, baseline: Stage | None) -> Reason:
     )
 
 
+def _error_rate(baseline: Stage | None) -> float:
+    if baseline is None or not len(baseline.table):
+        return 0.0
+    return float((~outcome_is(baseline.table, "succeeded")).mean())
+
+
 def _versions(run: RunResult) -> dict[str, str]:
     """Return what replicas run: what a server tells; simulated ones run the pool's model."""
     if run.versions or run.backend != "simulated":
@@ -227,16 +241,25 @@ def _queues_empty(run: RunResult, begin: float, end: float) -> float:
     return float(empty[0] - begin) if len(empty) else math.nan
 
 
-def errors_back(table: pd.DataFrame, begin: float) -> float:
-    """Return when the last request failed that started after ``begin``, from there; 0 if none did.
+def errors_back(table: pd.DataFrame, begin: float, end: float, *, usual: float = 0.0) -> float:
+    """Return when the error rate was back at the usual one, from ``begin``; NaN if never, s.
 
-    NaN where the last requests still fail, or nothing started.
+    The time is cut into ten parts; one whose error rate is surely above ``usual`` is not back. It
+    is back at the last failure of the last such part: 0 if there is none, NaN if that is the last
+    part of all.
     """
-    late = table[table["intended_start_s"] >= begin]
-    bad = ~outcome_is(late, "succeeded")
-    if late.empty or bad[-1]:
-        return math.nan
-    return float(late.loc[bad, "intended_start_s"].max() - begin) if bad.any() else 0.0
+    bad = ~outcome_is(table, "succeeded")
+    back = 0.0
+    for low, high in pairwise(np.linspace(begin, end, PARTS + 1)):
+        inside = table["intended_start_s"].between(low, high, inclusive="left").to_numpy()
+        failed = bad & inside
+        if not inside.any():
+            continue
+        if share_interval(int(failed.sum()), int(inside.sum())).low > usual:
+            back = float(table.loc[failed, "intended_start_s"].max()) - begin
+            last = high >= end
+            back = math.nan if last else back
+    return back
 
 
 def _replica_counts(run: RunResult) -> pd.Series:
@@ -290,7 +313,7 @@ def _answers_back(stage: Stage, baseline: Stage | None) -> float:
     interval of its own.
     """
     usual = 1.0 if baseline is None else float(baseline.table["good"].mean(skipna=False))
-    edges = np.linspace(stage.start_s, stage.end_s, 11)
+    edges = np.linspace(stage.start_s, stage.end_s, PARTS + 1)
     since = math.nan
     for low, high in pairwise(edges):
         own = stage.table[stage.table["intended_start_s"].between(low, high, inclusive="left")]

@@ -102,7 +102,7 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
     if found.ramp is None:
         return
     peak = found.loads.peak_rps
-    kept, _ = found.ramp.interval
+    kept = found.ramp.kept_rps
     point = found.degradation
     undecided = [s for s in found.ramp.steps if not s.counts and s.load_rps <= peak]
     outcome: Outcome = "pass"

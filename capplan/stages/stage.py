@@ -14,7 +14,7 @@ from capplan.evidence.store import inputs_of
 from capplan.results import outcome_counts, per_request
 from capplan.results.headline import summary
 from capplan.slo import Reason, Verdict, judge
-from capplan.stages.breaks import Break, breaks_of
+from capplan.stages.breaks import Break, breaks_of, margins_of
 from capplan.statistics import stability
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ class Stage:
     table: pd.DataFrame
     verdict: Verdict
     stability: Stability
+    margins: tuple[Break, ...]
+    """Every promise that load can break, with the share of requests that break it."""
     breaks: tuple[Break, ...]
+    """Those of them that are broken, the first to break first."""
     run_id: str
     note: str = ""
     void: bool = False
@@ -258,6 +261,7 @@ def stage_of(
     part = windowed(whole, start_s, end_s)
     table = per_request(part)
     verdict = judge(part)
+    margins = tuple(margins_of(table, run.scenario))
     return Stage(
         name=name,
         kind=kind,
@@ -270,7 +274,8 @@ def stage_of(
         stability=stability(
             table["intended_start_s"], table["finish_s"], start_s=start_s, end_s=end_s
         ),
-        breaks=breaks_of(verdict, table, run.scenario),
+        margins=margins,
+        breaks=breaks_of(verdict, margins),
         run_id=run_id or inputs_of(whole).run_id,
         note=note,
     )

@@ -1,0 +1,100 @@
+"""The drills show the truth that stands in their heads."""
+
+import pytest
+
+from capplan.bundled import data_path
+from capplan.results import headline, per_request
+from capplan.scenario.files import load_scenario
+from capplan.simulation import simulate
+from capplan.slo import judge
+from capplan.stages import run_stages
+
+NAMES = sorted(path.stem for path in data_path("scenarios", "drills").glob("*.yaml"))
+BLIP_END_S = 120.0
+
+
+def run(name, **values):
+    scenario = load_scenario(f"drills/{name}", values=values)
+    return simulate(scenario, seed=1)
+
+
+def good_after(result, start_s):
+    table = per_request(result)
+    return float(table.loc[table["intended_start_s"] >= start_s, "good"].mean())
+
+
+def test_every_drill_is_described():
+    text = data_path("scenarios", "drills", "README.md").read_text()
+    assert NAMES
+    assert [name for name in NAMES if f"`{name}.yaml`" not in text] == []
+
+
+def test_an_unlimited_queue_is_fully_busy_and_answers_nobody_in_time():
+    figures = headline(run("infinite-queue"))
+    assert figures["accelerator_busy_fraction"] > 0.99
+    assert figures["goodput_rps"] < 0.01
+    assert figures["outcomes"]["timed_out"] == figures["offered"]
+    assert figures["wasted_token_fraction"] == 1.0
+
+
+def test_a_bounded_queue_holds_the_goodput_that_the_replica_can_do():
+    figures = headline(run("bounded-queue"))
+    assert figures["goodput_rps"] == pytest.approx(10.0, rel=0.05)
+    assert figures["outcomes"]["timed_out"] == 0
+    assert figures["outcomes"]["rejected"] > 0
+
+
+def test_naive_retries_keep_a_blip_alive_after_the_load_is_back():
+    result = run("retry-storm")
+    assert good_after(result, 0) > 0
+    assert good_after(result, BLIP_END_S + 60) < 0.01
+    late = per_request(result)
+    late = late[late["intended_start_s"] > BLIP_END_S + 60]
+    assert late["attempts"].mean() > 5
+
+
+def test_an_attempt_cap_with_jitter_and_retry_after_lets_it_end():
+    result = run("retry-budget")
+    assert good_after(result, BLIP_END_S + 120) > 0.99
+
+
+@pytest.mark.parametrize(("name", "back"), [("retry-storm", False), ("retry-budget", True)])
+def test_the_acceptance_tells_whether_it_comes_back(name, back):
+    found = run_stages(load_scenario(f"drills/{name}"), seed=1)
+    assert found.recovery.converged is back
+    failed = {r.rule for r in found.verdict.reasons if r.outcome == "fail"}
+    if back:
+        assert not failed & {"backlog_drains", "errors_back", "answers_back"}
+    else:
+        assert failed >= {"backlog_drains", "errors_back", "answers_back", "retries_stop"}
+        assert found.verdict.outcome == "fail"
+
+
+def test_a_mean_looks_fine_while_one_in_a_hundred_waits_for_seconds():
+    result = run("hidden-tail")
+    figures = headline(result)
+    assert figures["e2e_s"]["mean"] < 0.1
+    [broken] = [r for r in judge(result).reasons if r.rule == "e2e_s"]
+    assert broken.outcome == "fail"
+    assert broken.value == pytest.approx(5.0)
+
+
+def test_who_wins_over_a_slow_link_depends_on_the_load():
+    """Alone, a request is faster on more accelerators; together, more replicas serve more."""
+    points = {}
+    for tensor_parallel in (1, 4, 8):
+        for rate in (1.0, 24.0):
+            values = {
+                "pools.llm.tensor_parallel": tensor_parallel,
+                "pools.llm.replicas": 8 // tensor_parallel,
+                "traffic.shape.rate_rps": rate,
+                "traffic.duration_s": 60.0,
+            }
+            figures = headline(run("slow-link", **values))
+            points[tensor_parallel, rate] = figures
+    alone = [points[n, 1.0]["e2e_s"]["mean"] for n in (1, 4, 8)]
+    assert alone == sorted(alone, reverse=True)
+    together = [points[n, 24.0]["goodput_fraction"] for n in (1, 4, 8)]
+    assert together[0] > 0.95
+    assert together[2] < 0.1
+    assert points[8, 24.0]["e2e_s"]["mean"] > points[1, 24.0]["e2e_s"]["mean"]

@@ -1,0 +1,265 @@
+"""The parts of an acceptance, each on a table whose answer is known by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from capplan.scenario import Promises
+from capplan.stages.breaks import allowance, broken
+from capplan.stages.knee import kneedle
+from capplan.stages.layers import blame
+from capplan.stages.limits import limit_of
+from capplan.stages.loads import loads_of
+from capplan.stages.metrics import levels
+from capplan.stages.playing import play, step
+from capplan.stages.protection import protections
+from capplan.stages.recovery import errors_back
+from capplan.stages.rules import (
+    Findings,
+    _isolation,
+    starves,
+    tenants_over_share,
+    unowned_queues,
+)
+from capplan.stages.run import run_stages
+from capplan.stages.stage import stage_of
+from capplan.stages.trends import slope_per_hour, trend_reasons
+
+
+def table(outcomes, *, e2e=0.1, **columns):
+    n = len(outcomes)
+    succeeded = np.array(outcomes) == "succeeded"
+    frame = pd.DataFrame(
+        {
+            "request_id": [f"r{i}" for i in range(n)],
+            "request_class": "chat",
+            "tenant": "all",
+            "outcome": outcomes,
+            "streaming": True,
+            "output_tokens": 10,
+            "deadline_s": np.nan,
+            "intended_start_s": np.arange(n, dtype=float),
+            "finish_s": np.arange(n) + 0.5,
+            "e2e_s": np.where(succeeded, e2e, np.nan),
+            "good": succeeded.astype(float),
+            "attempts": 1,
+        }
+    ).assign(**columns)
+    return frame.assign(e2e_censored_s=frame["e2e_s"].fillna(np.inf))
+
+
+@pytest.fixture(name="server", scope="module")
+def _server(single_server):
+    """Return a steady run of the single server at half its capacity, as a stage."""
+    shape = {"kind": "steady", "rate_rps": 5.0}
+    run = play(single_server(), shape, duration_s=300.0, seed=1)
+    return stage_of("half", "plain", 5.0, run, start_s=30.0, end_s=300.0)
+
+
+def test_a_promise_breaks_when_more_requests_break_it_than_may():
+    """Of 100 requests ten may fail; the eleventh failure, at 90.5 s, is one too many."""
+    outcomes = ["succeeded"] * 80 + ["timed_out"] * 20
+    found = broken(table(outcomes), Promises(goodput_fraction=0.9), "goodput_fraction")
+    assert (found.share.value, found.used_up_s) == (0.2, 90.5)
+    assert found.request_ids[0] == "r80"
+    assert found.span_s == (80.0, 99.5)
+
+
+def test_bursts_of_failures_widen_the_interval_of_independent_ones():
+    even = ["succeeded", "succeeded", "succeeded", "succeeded", "timed_out"] * 40
+    burst = ["succeeded"] * 160 + ["timed_out"] * 40
+    promises = Promises(goodput_fraction=0.9)
+    one, other = (broken(table(o), promises, "goodput_fraction") for o in (even, burst))
+    assert one.share.value == other.share.value
+    assert one.proven
+    assert not other.proven
+
+
+@pytest.mark.parametrize(
+    ("promises", "rule", "share"),
+    [
+        (Promises(e2e_s=1.0, quantile=0.95), "e2e_s", 0.05),
+        (Promises(error_rate_fraction=0.01), "error_rate_fraction", 0.01),
+        (Promises(availability_fraction=0.99), "availability_fraction", 0.01),
+    ],
+)
+def test_an_allowance_is_the_share_that_may_break(promises, rule, share):
+    assert allowance(promises, rule) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 9.0), (2.0, 9.5), (4.0, 8.0)])
+def test_kneedle_finds_the_knee_of_a_queue(a, b):
+    """1 / (μ - λ) is farthest below its chord at μ - sqrt((μ - a) (μ - b))."""
+    loads = np.linspace(a, b, 41)
+    at = kneedle(loads, 1 / (10 - loads))
+    known = 10 - math.sqrt((10 - a) * (10 - b))
+    assert abs(loads[at] - known) <= loads[1] - loads[0]
+
+
+def test_a_straight_curve_has_no_knee():
+    assert kneedle(np.arange(1.0, 10.0), np.arange(1.0, 10.0)) is None
+    assert kneedle(np.arange(1.0, 10.0), np.ones(9)) is None
+
+
+def test_a_steady_stage_counts(server):
+    assert server.stationary
+    assert server.counts
+    assert not server.broken
+    assert server.offered_rps == pytest.approx(5.0, rel=0.1)
+    assert server.goodput_rps < server.throughput_rps == server.offered_rps
+
+
+def test_a_short_stage_says_how_many_minutes_it_lacks(single_server):
+    """p90 needs 100 requests: 20 s at 2/s bring about 40, and 30 s more the rest."""
+    run = play(single_server(), {"kind": "steady", "rate_rps": 2.0}, duration_s=20.0, seed=1)
+    found = stage_of("short", "plain", 2.0, run, start_s=0.0, end_s=20.0)
+    assert not found.counts
+    assert found.needs_min > 0.3
+    assert found.told.startswith("insufficient evidence: needs")
+
+
+def test_a_late_load_generator_is_told_from_the_service(server):
+    log = server.run.requests
+    late = dataclasses.replace(
+        server.run, requests=log.assign(sent_s=log["intended_start_s"] + 0.2)
+    )
+    found = stage_of("late", "plain", 5.0, late, start_s=30.0, end_s=300.0, run_id="x")
+    assert found.client_limited
+    assert not found.counts
+    assert "client" in found.told
+    assert not server.client_limited
+
+
+def test_a_break_of_the_start_up_alone_is_void_and_repeated_slower(single_server):
+    plan = {"ramp_s": 40.0, "step_s": 460.0, "steady_s": 300.0, "repeats": 1, "longest_s": 2000.0}
+    scenario = single_server(plan=plan)
+    found, voids = step(scenario, 3.0, before_rps=60.0, name="x", kind="ramp", seed=1)
+    assert [v.void for v in voids] == [True]
+    assert "too fast" in voids[0].note
+    assert found.void
+    assert not found.counts
+
+
+def test_a_rate_limit_that_refuses_is_blamed_and_moved(single_server):
+    gateway = {"rate_limit": {"rate_rps": 2.0, "burst": 1}}
+    scenario = single_server(gateway=gateway, promises={"error_rate_fraction": 0.01})
+    run = play(scenario, {"kind": "steady", "rate_rps": 4.0}, duration_s=200.0, seed=1)
+    found = stage_of("refused", "plain", 4.0, run, start_s=0.0, end_s=200.0)
+    first = found.breaks[0]
+    cause = blame(found, first, None)
+    assert (cause.layer, cause.reason) == ("gateway", "rate_limit")
+    limit = limit_of(found, "chat", cause)
+    assert (limit.field, limit.candidate) == ("gateway.rate_limit.rate_rps", pytest.approx(2.4))
+    acted = {p.boundary.field: p for p in protections(scenario, [found])}["gateway.rate_limit"]
+    refused = run.requests[run.requests["outcome"] == "rejected"]
+    assert acted.count == len(refused)
+    assert set(acted.request_ids) <= set(refused["request_id"])
+    assert acted.run_id == found.run_id
+
+
+def test_a_limit_that_is_not_set_protects_nothing(server):
+    found = {p.boundary.field: p for p in protections(server.scenario, [server])}
+    length = found["pools.server.queue.length"]
+    assert (length.boundary.action, length.acted) == ("none", False)
+
+
+def test_the_start_of_the_ramp_is_a_fifth_of_the_estimate(single_server):
+    scenario = single_server(plan={"start_rps": None, "planned_rps": None, "peak_rps": None})
+    loads = loads_of(scenario, seed=1)
+    assert loads.estimate_rps == pytest.approx(10.0, rel=0.01)
+    assert loads.start_rps == pytest.approx(2.0, rel=0.01)
+    assert loads.planned_rps == pytest.approx(5.0, rel=0.1)
+    assert loads.peak_rps >= loads.planned_rps
+
+
+def test_two_unowned_queues_block_the_acceptance(single_server):
+    batching = single_server().pools[0].batching.model_dump(mode="json")
+    pool = {"queue": {}, "batching": batching | {"scheduler": {}}}
+    scenario = single_server(pool=pool)
+    assert unowned_queues(scenario).outcome == "blocked"
+    found = run_stages(scenario, seed=1)
+    assert found.verdict.outcome == "blocked"
+    assert "responsibility" in found.verdict.decisive[0].next_action
+    assert [s.kind for s in found.stages] == ["baseline"], "the load is raised no further"
+
+
+def test_errors_are_back_after_the_last_failure_of_a_part_that_fails():
+    outcomes = ["timed_out"] * 50 + ["succeeded"] * 50
+    assert errors_back(table(outcomes), 20.0, 100.0) == 29.0
+    assert errors_back(table(outcomes), 60.0, 100.0) == 0.0
+    assert math.isnan(errors_back(table(outcomes[::-1]), 20.0, 100.0))
+    lucky = [*outcomes[::-1][:-1], "succeeded"]
+    assert math.isnan(errors_back(table(lucky), 20.0, 100.0)), "one success is no recovery"
+
+
+def test_the_low_class_starves_where_it_succeeds_less_than_half_as_often():
+    both = table(["succeeded"] * 200)
+    both["request_class"] = ["high", "low"] * 100
+    assert not starves(both, "low", "high")
+    lost = (both["request_class"] == "low") & (both.index > 40)
+    assert starves(both.assign(outcome=both["outcome"].mask(lost, "timed_out")), "low", "high")
+
+
+def test_a_noisy_tenant_that_breaks_anothers_promise_fails_isolation(single_server, server):
+    tenants = [{"name": "noisy", "share": 1.0}, {"name": "quiet", "share": 1.0}]
+    scenario = single_server(tenants=tenants, promises={"goodput_fraction": 0.9})
+    rows = table(["succeeded", "succeeded", "succeeded", "timed_out"] * 100)
+    rows["tenant"] = ["noisy", "noisy", "noisy", "quiet"] * 100
+    assert tenants_over_share(scenario, rows) == ["noisy"]
+    stage = dataclasses.replace(server, table=rows)
+    found = Findings(scenario=scenario, loads=None, baseline=stage)
+    [reason] = _isolation(found)
+    assert (reason.outcome, reason.value) == ("fail", "noisy")
+    assert "quiet" in reason.evidence
+    fair = dataclasses.replace(server, table=rows.assign(tenant=["noisy", "quiet"] * 200))
+    [held] = _isolation(dataclasses.replace(found, baseline=fair))
+    assert held.outcome == "pass"
+
+
+def test_the_interval_of_a_flat_level_covers_zero_nearly_always():
+    rng = np.random.default_rng(1)
+    time = np.arange(0.0, 3600.0, 6.0)
+    found = [slope_per_hour(time, rng.normal(5, 1, time.size)) for _ in range(200)]
+    covered = sum(one.low <= 0 <= one.high for one in found)
+    assert covered >= 180, "95 % of 200, less four standard errors"
+
+
+def test_an_injected_leak_is_found_and_what_is_not_measured_is_unknown(server):
+    rows = server.run.timeline
+    outcomes = {r.evidence.split(":")[0]: r.outcome for r in trend_reasons(server)}
+    assert outcomes["threads"] == "unknown"
+    assert outcomes["waiting"] != "fail"
+    leak = pd.DataFrame(
+        {
+            "time_s": np.arange(0.0, 300.0),
+            "layer": "decode",
+            "replica": "server-0",
+            "metric": "kv_usage_fraction",
+            "value": 0.2 + np.arange(300) / 1000,
+        }
+    )
+    run = dataclasses.replace(server.run, timeline=pd.concat([rows, leak], ignore_index=True))
+    leaking = dataclasses.replace(server, run=run)
+    [memory] = [r for r in trend_reasons(leaking) if r.evidence.startswith("memory")]
+    assert memory.outcome == "fail"
+    assert memory.value == pytest.approx(3.6)
+
+
+def test_a_metric_that_no_layer_reports_is_unknown(server):
+    found = levels(server)
+    assert found["2 accelerators"]["fragmentation"] is None
+    assert found["3 queues and hosts"]["host_pause_s"] is None
+    assert found["2 accelerators"]["busy"]["mean"] == pytest.approx(0.5, abs=0.05)
+    assert found["1 callers"]["error_fraction"] == 0.0
+
+
+def test_other_stages_can_be_chosen(single_server):
+    plan = {"run": ["soak", "spike", "wave", "replay"], "soak_s": 600.0, "wave_period_s": 200.0}
+    found = run_stages(single_server(plan=plan), seed=1)
+    assert [s.kind for s in found.stages] == ["soak", "spike", "wave", "replay"]
+    assert {r.rule for r in found.verdict.reasons} >= {"soak_promises", "no_leak"}
+    assert found.ramp is None
+    assert found.to_json()["trends"]
