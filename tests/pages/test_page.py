@@ -1,0 +1,63 @@
+"""A page opens a study, finds what others left, and leaves its own."""
+
+import pytest
+
+from capplan import pages
+from capplan.schema import DataError
+
+
+def test_a_page_leaves_and_finds_artefacts_in_its_run_folder(tmp_path):
+    page = pages.open_page("chat-service", run_folder=str(tmp_path / "run"), seed=3)
+    assert page.find("profile.json") is None
+    page.leave("profile.json", {"rate_rps": float("nan")})
+    assert page.find("profile.json") == {"rate_rps": None}
+    assert page.seed == 3
+
+
+def test_a_page_run_by_hand_has_a_folder_named_by_the_scenario():
+    assert pages.open_page("chat-service").folder.as_posix() == "runs/chat-service"
+
+
+def test_values_are_set_by_dotted_path():
+    page = pages.open_page("chat-service", budget__prompt_quantile=0.5)
+    assert page.scenario.budget.prompt_quantile == 0.5
+
+
+def test_a_trace_that_is_not_there_is_an_error():
+    page = pages.open_page("chat-service", trace="no-such-trace.csv")
+    with pytest.raises(DataError, match="no-such-trace"):
+        page.draw()
+
+
+def test_the_traffic_of_a_study_keeps_its_ledger_and_fills_what_the_trace_lacks():
+    page = pages.open_page("chat-service", seed=1)
+    trace = page.traffic()
+    assert trace.ledger.kept == len(trace)
+    assert trace.frame[["request_class", "tenant", "deadline_s"]].notna().all().all()
+    assert len(page.draw(requests=50)) == 50
+
+
+def test_classes_keep_the_order_of_the_scenario():
+    page = pages.open_page("chat-service")
+    frame = page.in_order(page.draw(requests=200).frame)
+    assert list(frame["request_class"].cat.categories) == ["chat", "assistant", "batch"]
+
+
+def test_without_a_kernel_there_is_no_reader():
+    assert not pages.has_reader()
+
+
+def test_a_headless_kernel_has_no_reader_and_a_front_end_has(monkeypatch):
+    class Kernel:
+        _allow_stdin = False
+
+    class Shell:
+        kernel = Kernel()
+
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", Shell)
+    assert not pages.has_reader()
+    monkeypatch.setenv("VOILA_KERNEL_ID", "1")
+    assert pages.has_reader()
+    monkeypatch.delenv("VOILA_KERNEL_ID")
+    monkeypatch.setattr(Kernel, "_allow_stdin", True)
+    assert pages.has_reader()

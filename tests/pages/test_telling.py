@@ -1,0 +1,51 @@
+"""Figures in words: units by suffix, nothing measured is unknown, tables that say it once."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from capplan.pages import listed, rule_words, table, told
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "text"),
+    [
+        (0.01234, "ttft_s", "12.3 ms"),
+        (90.0, "_s", "1.5 min"),
+        (0.0, "_s", "0 ms"),
+        (0.995, "_fraction", "99.5 %"),
+        (5.574, "_rps", "5.57 requests/s"),
+        (1234.0, "_tokens", "1,230 tokens"),
+        (-0.0441, "", "-0.0441"),
+        (math.inf, "_s", "no bound"),
+    ],
+)
+def test_a_figure_is_told_with_its_unit_and_three_digits(value, name, text):
+    assert told(value, name) == text
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_what_was_not_measured_is_unknown_and_never_zero(value):
+    assert told(value, "_rps") == "unknown"
+
+
+def test_a_table_has_the_unit_in_its_heading_and_unknown_where_nothing_is():
+    frame = pd.DataFrame({"who": ["a<b"], "rate_rps": [1.5], "wait_s": [math.nan], "n": [3]})
+    html = table(frame)._repr_html_()
+    assert "rate (requests/s)" in html
+    assert ">1.5<" in html
+    assert "unknown" in html
+    assert "a&lt;b" in html
+    assert repr(table(frame)).splitlines()[0].startswith("who | rate")
+
+
+def test_a_table_of_nothing_says_nothing():
+    assert table(pd.DataFrame({"who": []}))._repr_html_() == "<p>Nothing.</p>"
+
+
+def test_lists_and_rules_read_as_words():
+    assert listed(["chat"]) == "chat"
+    assert listed([]) == "none"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert rule_words("error_rate_fraction") == "error rate"
