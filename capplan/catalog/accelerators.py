@@ -54,7 +54,8 @@ def accelerator(name: str) -> Accelerator:
     """
     if name.endswith((".yaml", ".yml")):
         return accelerator_from_yaml(name)
-    return look_up(name, _accelerators(), "an accelerator of the catalogue or a .yaml file")
+    rule = "an accelerator of the catalogue or a .yaml file"
+    return look_up(name, _accelerators(), rule, field="accelerator")
 
 
 def accelerator_names() -> list[str]:

@@ -32,7 +32,8 @@ def model(name: str) -> Model:
         return model_from_config(name)
     if name.endswith((".yaml", ".yml")):
         return model_from_yaml(name)
-    return look_up(name, _models(), "a model of the catalogue, a config.json or a .yaml file")
+    rule = "a model of the catalogue, a config.json or a .yaml file"
+    return look_up(name, _models(), rule, field="model")
 
 
 def model_names() -> list[str]:

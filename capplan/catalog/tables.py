@@ -20,7 +20,7 @@ def rows(table: str) -> tuple[Mapping[str, str], ...]:
         return tuple(csv.DictReader(lines))
 
 
-def look_up(name: str, table: Mapping[str, T], rule: str) -> T:
+def look_up(name: str, table: Mapping[str, T], rule: str, *, field: str | None = None) -> T:
     """Return the entry of that name, in any spelling of case, spaces and punctuation.
 
     The part after a slash and the aliases of ``aliases.csv`` are names too. Raises
@@ -34,7 +34,7 @@ def look_up(name: str, table: Mapping[str, T], rule: str) -> T:
     if key in by_key:
         return by_key[key]
     near = _near(name, table)
-    raise DataError(f"{rule} (near: {', '.join(near) or 'none'})", value=name)
+    raise DataError(f"{rule} (near: {', '.join(near) or 'none'})", field=field, value=name)
 
 
 @cache

@@ -133,7 +133,7 @@ class Conclusion:
         for name, own in self.figures["by_class"].items():
             rows.append((f"{name}: share with every promise kept", own["goodput_fraction"], ""))
             rows.append((f"{name}: E2E p99, failures infinite", own["e2e_censored_s"]["p99"], "s"))
-        return pd.DataFrame(rows, columns=["name", "value", "unit"])
+        return pd.DataFrame(rows, columns=["name", "value", "unit"], dtype=object)
 
     def _reasons(self) -> list[Any]:
         kept = [r for r in self.verdict.reasons if r.outcome != "pass"]

@@ -83,8 +83,13 @@ def table(frame: pd.DataFrame, *, rows: int = 40) -> Table:
     return Table(
         headings=tuple(map(_heading, cells)),
         rows=tuple(zip(*cells.values(), strict=True)),
-        figures=tuple(frame[name].dtype.kind in "if" for name in frame),
+        figures=tuple(_are_figures(frame[name]) for name in frame),
     )
+
+
+def _are_figures(column: pd.Series[Any]) -> bool:
+    numbers = all(type(v) in (int, float) for v in column) if column.dtype == object else False
+    return numbers or column.dtype.kind in "if"
 
 
 RIGHT, LEFT = "text-align:right;white-space:nowrap", "text-align:left"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def write_summary(
         conclusion=conclusion,
         assumptions=tuple(dict.fromkeys((*conclusion.assumptions, *notes))),
         pages=pages,
+        scope=scope_lines(conclusion.scope),
         facts=facts(inputs, record),
     )
     target = folder / INDEX
@@ -63,6 +64,43 @@ def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
     rows.append(("versions", words(record.manifest["versions"])))
     rows.append(("written", record.manifest["circumstances"]["written_at"]))
     return rows
+
+
+def scope_lines(scope: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return what a verdict holds for, as names and lines of text."""
+    readers: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
+        "input_distribution": ("input distribution", _distribution),
+        "load_range_rps": ("load", lambda ends: [f"{_ends(ends)} requests/s"]),
+        "window_s": ("time judged", lambda ends: [f"{_ends(ends)} s from the start"]),
+        "model": ("model", _named),
+        "accelerator": ("accelerator", _named),
+    }
+    lines = []
+    for name, value in scope.items():
+        title, read = readers.get(name, (name.replace("_", " "), lambda other: [words(other)]))
+        lines.append((title, read(value)))
+    return lines
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    return ["a pool that names none" if name == "unnamed" else name for name in names]
+
+
+def _ends(ends: Sequence[Any]) -> str:
+    return " to ".join(map(shown, ends))
+
+
+def _distribution(classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{name}: {shown(own['requests'])} requests, "
+        f"prompts of {_lengths(own['prompt_tokens'])}, outputs of {_lengths(own['output_tokens'])}"
+        for name, own in classes.items()
+    ]
+
+
+def _lengths(tokens: Mapping[str, Any]) -> str:
+    ends = _ends((tokens["min"], tokens["max"]))
+    return f"{ends} tokens (p50 {shown(tokens['p50'])}, p95 {shown(tokens['p95'])})"
 
 
 def _words(value: Any) -> str:
