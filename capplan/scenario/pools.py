@@ -152,6 +152,12 @@ class ContinuousBatching(Part):
         }
         clashes = [
             (
+                self.max_num_batched_tokens < self.block_size,
+                f"max_num_batched_tokens {self.max_num_batched_tokens} fills no block of "
+                f"block_size {self.block_size}: {self.block_size - self.max_num_batched_tokens} "
+                "short",
+            ),
+            (
                 self.beam_width > self.max_num_seqs,
                 f"beam_width {self.beam_width} needs as many max_num_seqs, {self.max_num_seqs} is "
                 f"{self.beam_width - self.max_num_seqs} short",
@@ -188,7 +194,8 @@ class ContinuousBatching(Part):
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             msg = (
                 "without chunked_prefill, max_num_batched_tokens must be at least max_model_len "
-                f"({self.max_model_len})"
+                f"({self.max_model_len}): {self.max_num_batched_tokens} is "
+                f"{self.max_model_len - self.max_num_batched_tokens} short"
             )
             raise ValueError(msg)
         return self

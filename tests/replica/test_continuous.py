@@ -166,6 +166,8 @@ def agreeing(fields):
     fields["max_num_seqs"] = max(fields["max_num_seqs"], fields.get("beam_width", 1))
     if not fields.get("long_prefill_token_threshold"):
         fields["max_long_partial_prefills"] = None
+    most, block = fields["max_num_batched_tokens"], fields["block_size"]
+    fields["max_num_batched_tokens"] = max(most, block)
     if not fields["chunked_prefill"]:
         fields["max_num_batched_tokens"] = max(fields["max_num_batched_tokens"], MOST_TOKENS)
     return fields
@@ -317,7 +319,9 @@ def test_chunks_attend_to_as_many_pairs_as_the_whole_prompt():
             return 0.001
 
     recorder = Recorder()
-    batching = ContinuousBatching(max_num_batched_tokens=7, step_time=STEP, kv_blocks=100)
+    batching = ContinuousBatching(
+        max_num_batched_tokens=7, block_size=7, step_time=STEP, kv_blocks=100
+    )
     engine = ContinuousEngine(batching, step_time=recorder, kv_blocks=100)
     drive(engine, [(0.0, Job(prompt_tokens=100, output_tokens=1))])
     assert recorder.pairs == pytest.approx(100**2 / 2)

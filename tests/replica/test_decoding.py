@@ -105,7 +105,8 @@ def test_the_watermark_keeps_blocks_free_for_those_that_run(law):
         ({"max_long_partial_prefills": 1}, "needs a long_prefill_token_threshold"),
         ({"kv_layout": "contiguous", "prefix_caching": True}, "prefix_caching is of kv_layout"),
         ({"kv_blocks": 0}, "greater than or equal to 1"),
-        ({"chunked_prefill": False}, "at least max_model_len"),
+        ({"chunked_prefill": False}, "at least max_model_len .8192.: 2048 is 6144 short"),
+        ({"max_num_batched_tokens": 7}, "7 fills no block of block_size 16: 9 short"),
     ],
 )
 def test_a_configuration_that_cannot_be_says_why(fields, told):
