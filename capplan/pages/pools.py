@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FIELDS = {
     "dynamic": ("max_batch_size", "max_queue_delay_s"),
+    "static": ("max_batch_size", "max_queue_delay_s"),
     "continuous": ("max_num_seqs", "max_num_batched_tokens"),
 }
 """The two fields that make the batch window of a pool, by its kind of batching."""
