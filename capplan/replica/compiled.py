@@ -626,67 +626,76 @@ def _cut(r: Arrays, now_s: float, inclusive: bool) -> float:
     return end_s
 
 
-# --- for Python: one array an argument, because numba unpacks a tuple more slowly ----------------
+# --- for Python: few arguments, because numba unpacks each at every call ------------------------
+
+LISTS = 4
+"""Lists of whole numbers: who waits, when sequences end, this step's chunks, blocks by phase."""
+TABLES = 2
+"""Tables of numbers: the plan, and what is said of those that leave."""
+
+
+@compiled
+def _arrays(state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers) -> Arrays:
+    return Arrays(
+        state, jobs, lists[0], lists[1], lists[2], lists[3, :, 0], tables[0], tables[1], law
+    )
+
 
 # fmt: off
 
 
 @compiled
 def begin(
-    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
-    plan: Numbers, left: Numbers, law: Numbers, now_s: float,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, now_s: float,
 ) -> float:
     """Form the next step and plan ahead; return when the plan ends, s: inf if nothing is to do."""
-    return _begin(Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law), now_s)
+    return _begin(_arrays(state, jobs, lists, tables, law), now_s)
 
 
 @compiled
 def end_or_go_on(
-    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
-    plan: Numbers, left: Numbers, law: Numbers,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
 ) -> tuple[int, float]:
     """End the plan; if nobody leaves, begin the next.
 
     Returns how many leave (rows of ``left``), and when the next plan ends: inf if it is not made.
     """
-    return _end_or_go_on(Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law))
+    return _end_or_go_on(_arrays(state, jobs, lists, tables, law))
 
 
 @compiled
 def settle(
-    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
-    plan: Numbers, left: Numbers, law: Numbers, now_s: float, inclusive: bool,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
+    now_s: float, inclusive: bool,
 ) -> float:
     """Let what is over at ``now_s`` be over; ``inclusive``: also what ends right then.
 
     Returns when the running step ends, inf if none runs.
     """
-    r = Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law)
-    return _settle(r, now_s, inclusive)
+    return _settle(_arrays(state, jobs, lists, tables, law), now_s, inclusive)
 
 
 @compiled
 def join(
-    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
-    plan: Numbers, left: Numbers, law: Numbers, slot: int,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, slot: int,
     prompt_tokens: int, output_tokens: int, priority: int, now_s: float, inclusive: bool,
 ) -> float:
     """Let a new job wait, in a free slot; cut the plan to the running step, and return its end."""
-    r = Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law)
+    r = _arrays(state, jobs, lists, tables, law)
     _fill(r, slot, prompt_tokens, output_tokens, priority)
     return _cut(r, now_s, inclusive)
 
 
 @compiled
 def withdraw(
-    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
-    plan: Numbers, left: Numbers, law: Numbers, slot: int, now_s: float, inclusive: bool,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, slot: int,
+    now_s: float, inclusive: bool,
 ) -> float:
     """Give a job up: one that waits leaves at once, one that runs when its step ends.
 
     Cuts the plan to the running step, and returns its end.
     """
-    r = Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law)
+    r = _arrays(state, jobs, lists, tables, law)
     end_s = _cut(r, now_s, inclusive)
     _give_up(r, slot)
     return end_s
@@ -694,8 +703,7 @@ def withdraw(
 
 @compiled
 def tell(
-    state: Any, jobs: Any, waiting: Whole, ends: Whole, chunks: Whole, phases: Whole,
-    plan: Numbers, left: Numbers, law: Numbers, row: int, slot: int,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, row: int, slot: int,
 ) -> None:
     """Write what is said of a job that is not done (columns ``LEFT``)."""
-    _tell(Arrays(state, jobs, waiting, ends, chunks, phases, plan, left, law), row, slot, 0)
+    _tell(_arrays(state, jobs, lists, tables, law), row, slot, 0)

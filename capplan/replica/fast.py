@@ -36,6 +36,8 @@ HANDLED = frozenset(
         "kv_blocks",
         "gpu_memory_utilization",
         "max_model_len",
+        "stream_interval",
+        "cancel_frees",
         "scheduler",
         "step_time",
     }
@@ -103,23 +105,21 @@ class FastEngine:
         self.places = batching.max_num_seqs
         self.end_s = math.inf
         self._clock = clock
+        self._stream_interval = batching.stream_interval
         self.rank = rank
         self._max_tokens = min(batching.max_model_len, kv_blocks * batching.block_size + 1)
         self._max_model_len = batching.max_model_len
-        self._arrays = compiled.Arrays(
-            state=_state(batching, kv_blocks),
-            jobs=np.zeros(0, compiled.JOB),
-            waiting=np.zeros((0, 3), np.int64),
-            ends=np.zeros((2 * self.places + 16, 3), np.int64),
-            chunks=np.zeros((self.places + 1, 2), np.int64),
-            phases=np.zeros(batching.block_size, np.int64),
-            plan=np.zeros((compiled.PLAN_STEPS, 2)),
-            left=np.zeros((self.places + 1, len(compiled.LEFT))),
-            law=law,
-        )
-        self._waiting_count = self._arrays.state["waiting"]
+        rows = max(2 * self.places + 16, batching.block_size)
+        size = max(self.places + 1, compiled.PLAN_STEPS)
+        self._state = _state(batching, kv_blocks)
+        self._table = np.zeros(0, compiled.JOB)
+        self._lists = np.zeros((compiled.LISTS, rows, 3), np.int64)
+        self._tables = np.zeros((compiled.TABLES, size, len(compiled.LEFT)))
+        self._left = self._tables[1]
+        self._law = law
+        self._waiting_count = self._state["waiting"]
         self._slots: dict[Job, int] = {}
-        self._jobs: list[Job | None] = []
+        self._jobs: list[Job] = []
         self._free: list[int] = []
         self._add_slots(min(self.places, 256) + 64)
         self.waiting = FastLine(self, remembers=batching.scheduler.wait_limit_s is not None)
@@ -145,7 +145,7 @@ class FastEngine:
     def running(self) -> list[Job]:
         """Return the jobs that the running step holds."""
         self._look("steps")
-        return [self._job(int(slot)) for slot in self._in_batch()]
+        return [self._jobs[slot] for slot in self._in_batch()]
 
     @property
     def steps(self) -> int:
@@ -225,7 +225,7 @@ class FastEngine:
         begun_s = self.begun_s
         if self.end_s < math.inf:
             begun_s -= self.step_end_s - self._clock.now
-        state, table = self._arrays.state[0], self._arrays.jobs
+        state, table = self._state[0], self._table
         waiting, running = self._in_line(), self._in_batch()
         for slot in running:
             job = table[slot]
@@ -237,7 +237,7 @@ class FastEngine:
         _empty(state)
         state["begun_s"] = begun_s
         table["ticket"] = table["running"] = 0
-        self._arrays.phases[:] = 0
+        self._lists[3] = 0
         self.waiting.forget()
         self._seen_s, self.end_s = math.nan, math.inf
         return jobs
@@ -249,8 +249,11 @@ class FastEngine:
 
     def made(self, job: Job) -> int:
         """Return how many tokens of a job's answer exist by now."""
-        self.write()
-        return job.generated_tokens
+        step = int(self._look("step"))
+        row = self._table[self._slots[job]]
+        if not row["finish_step"]:
+            return int(row["generated_tokens"])
+        return int(row["output_tokens"] - max(row["finish_step"] - step, 0))
 
     def write(self) -> None:
         """Write on all jobs that are still here what has happened to them until now."""
@@ -265,6 +268,7 @@ class FastEngine:
         slot = self._free.pop()
         self._slots[job] = slot
         self._jobs[slot] = job
+        job.stream_interval = self._stream_interval
         self._seen_s = math.nan
         self.end_s = compiled.join(
             *self._arrays,
@@ -279,11 +283,11 @@ class FastEngine:
     def ticket(self, job: Job) -> int:
         """Return a job's place in the order of coming; 0 = it does not wait."""
         slot = self._slots.get(job)
-        return 0 if slot is None else int(self._arrays.jobs["ticket"][slot])
+        return 0 if slot is None else int(self._table["ticket"][slot])
 
     def jobs_waiting(self) -> list[Job]:
         """Return who waits, in the order of coming."""
-        return [self._job(int(slot)) for slot in self._in_line()]
+        return [self._jobs[slot] for slot in self._in_line()]
 
     def waits(self) -> int:
         """Return how many wait."""
@@ -298,27 +302,24 @@ class FastEngine:
         now_s = self._clock.now
         if self._seen_s != now_s:
             step_end_s = compiled.settle(*self._arrays, now_s, self._inclusive)
-            self._seen = dict(
-                zip(compiled.STATE.names or (), self._arrays.state.tolist()[0], strict=True)
-            )
+            self._seen = dict(zip(compiled.STATE.names or (), self._state.tolist()[0], strict=True))
             self._seen["step_end_s"] = step_end_s
             self._seen_s = now_s if self._inclusive else math.nan
         return self._seen[name]
 
     def _in_line(self) -> list[Any]:
-        tickets = self._arrays.jobs["ticket"]
+        tickets = self._table["ticket"]
         return sorted(np.flatnonzero(tickets), key=lambda slot: abs(tickets[slot]))
 
     def _in_batch(self) -> list[Any]:
-        order = self._arrays.jobs["admission"]
-        return sorted(np.flatnonzero(self._arrays.jobs["running"]), key=lambda slot: order[slot])
+        order = self._table["admission"]
+        return sorted(np.flatnonzero(self._table["running"]), key=lambda slot: order[slot])
 
     def _told(self, count: int, end_s: float) -> list[Job]:
         """Write what happened on jobs that leave, and free their slots."""
         jobs = []
-        for row in self._arrays.left[:count].tolist():
-            slot = int(row[0])
-            job = self._vacate(slot)
+        for row in self._left[:count].tolist():
+            job = self._vacate(int(row[0]))
             _write(job, row)
             if row[1]:
                 job.decode_end_s = end_s
@@ -327,33 +328,25 @@ class FastEngine:
 
     def _written(self, slot: int) -> Job:
         compiled.tell(*self._arrays, 0, slot)
-        job = self._job(slot)
-        _write(job, self._arrays.left[0].tolist())
-        return job
-
-    def _job(self, slot: int) -> Job:
         job = self._jobs[slot]
-        if job is None:
-            msg = f"slot {slot} is free"
-            raise RuntimeError(msg)
+        _write(job, self._left[0].tolist())
         return job
 
     def _vacate(self, slot: int) -> Job:
-        job = self._job(slot)
-        self._jobs[slot] = None
+        job = self._jobs[slot]
         self._free.append(slot)
         del self._slots[job]
         return job
 
     def _add_slots(self, count: int) -> None:
         first = len(self._jobs)
-        self._jobs += [None] * count
+        self._jobs += [_NOBODY] * count
         self._free += range(first + count - 1, first - 1, -1)
-        jobs, waiting = self._arrays.jobs, self._arrays.waiting
-        self._arrays = self._arrays._replace(
-            jobs=np.concatenate([jobs, np.zeros(count, jobs.dtype)]),
-            waiting=np.concatenate([waiting, np.zeros((2 * count, 3), waiting.dtype)]),
-        )
+        self._table = np.concatenate([self._table, np.zeros(count, compiled.JOB)])
+        grown = np.zeros((compiled.LISTS, max(2 * len(self._jobs), len(self._lists[0])), 3), int)
+        grown[:, : len(self._lists[0])] = self._lists
+        self._lists = grown
+        self._arrays = (self._state, self._table, self._lists, self._tables, self._law)
 
 
 class FastLine:
@@ -396,6 +389,9 @@ class FastLine:
     def forget(self) -> None:
         """Forget who came when."""
         self._arrivals.clear()
+
+
+_NOBODY = Job(prompt_tokens=0, output_tokens=0)
 
 
 def _state(batching: ContinuousBatching, kv_blocks: int) -> NDArray[np.void]:

@@ -52,6 +52,10 @@ class Callers:
         self._connections = connections
         self._retries = retries
         self._clock = clock
+        self._patience_s = {
+            name: math.inf if retry.attempt_timeout_s is None else retry.attempt_timeout_s
+            for name, retry in retries.items()
+        }
         self._deadlines = {name: Deadlines(self._give_up, clock=clock) for name in retries}
         self._network_s = network_s
         self._backoff = backoff
@@ -111,8 +115,7 @@ class Callers:
         )
         self.attempts.append(attempt)
         self.in_flight += 1
-        patience_s = self._retries[request.request_class].attempt_timeout_s
-        gives_up_s = min(request.leaves_s, math.inf if patience_s is None else now_s + patience_s)
+        gives_up_s = min(request.leaves_s, now_s + self._patience_s[request.request_class])
         if gives_up_s < math.inf:
             self._deadlines[request.request_class].watch(attempt, gives_up_s)
         there_s = attempt.handshake_s + self._network_s

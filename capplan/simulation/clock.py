@@ -37,17 +37,21 @@ class Rank:
 
 
 class Alarm:
-    """A call at a time: what this clock has on SimPy's heap, beside SimPy's own events."""
+    """A call that can be called off."""
 
-    __slots__ = ("argument", "call")
+    __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[[Any], None], argument: Any) -> None:
-        self.call: Callable[[Any], None] | None = call
-        self.argument = argument
+    def __init__(self, call: Callable[[Any], None]) -> None:
+        self._call: Callable[[Any], None] | None = call
+
+    def ring(self, argument: Any) -> None:
+        """Call, unless called off."""
+        if self._call is not None:
+            self._call(argument)
 
     def cancel(self) -> None:
         """Let the moment pass without the call."""
-        self.call = None
+        self._call = None
 
 
 class Clock(simpy.Environment):
@@ -71,10 +75,14 @@ class Clock(simpy.Environment):
         self.reached = -1
         self._step_ranks = count(Rank.STEP)
 
-    def at(self, time_s: float, rank: int, call: Callable[[Any], None], argument: Any) -> Alarm:
-        """Schedule ``call(argument)`` at a time that is not past; return the alarm."""
-        alarm = Alarm(call, argument)
-        heappush(self._queue, (time_s, rank, next(self._eid), alarm))  # type: ignore[misc]
+    def at(self, time_s: float, rank: int, call: Callable[[Any], None], argument: Any) -> None:
+        """Schedule ``call(argument)`` at a time that is not past."""
+        heappush(self._queue, (time_s, rank, next(self._eid), (call, argument)))  # type: ignore[misc]
+
+    def alarm(self, time_s: float, rank: int, call: Callable[[Any], None]) -> Alarm:
+        """Schedule ``call(None)`` at a time that is not past; return what can call it off."""
+        alarm = Alarm(call)
+        self.at(time_s, rank, alarm.ring, None)
         return alarm
 
     def step_rank(self) -> int:
@@ -82,7 +90,7 @@ class Clock(simpy.Environment):
         return next(self._step_ranks)
 
     def step(self) -> None:
-        """Process the next event."""
+        """Process the next event: a call, or an event of SimPy's own."""
         event: Any
         time_s, rank, _, event = heappop(self._queue)
         if time_s > self.now:
@@ -90,12 +98,11 @@ class Clock(simpy.Environment):
             self.reached = rank
         elif rank > self.reached:
             self.reached = rank
-        if type(event) is Alarm:
-            if event.call is not None:
-                event.call(event.argument)
+        if type(event) is tuple:
+            call, argument = event
+            call(argument)
         else:
-            callbacks = event.callbacks
-            event.callbacks = None
+            callbacks, event.callbacks = event.callbacks, None
             for callback in callbacks:
                 callback(event)
 

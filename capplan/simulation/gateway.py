@@ -101,7 +101,7 @@ class GatewayHost:
         if place == "gateway_queue":
             self.queue.line.remove(attempt)
         elif place in {"service_queue", "replica"}:
-            self._pool(attempt).withdraw(attempt)
+            self.pools[attempt.request.request_class].withdraw(attempt)
         attempt.place = "gone"
         if place in {"gateway", "service_queue", "replica", "answer"}:
             self._release()
@@ -144,7 +144,7 @@ class GatewayHost:
 
     def _pass_on(self, attempt: Attempt) -> None:
         if attempt.place == "gateway":
-            self._pool(attempt).arrive(attempt)
+            self.pools[attempt.request.request_class].arrive(attempt)
 
     def _serialised(self, attempt: Attempt) -> None:
         if attempt.place == "answer":
@@ -170,6 +170,3 @@ class GatewayHost:
         while self.queue.line and self.in_flight < self._concurrency:
             self._admit(self.queue.line.pop())
         self._admitting = False
-
-    def _pool(self, attempt: Attempt) -> ServingPool:
-        return self.pools[attempt.request.request_class]

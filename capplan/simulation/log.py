@@ -88,29 +88,40 @@ def _column(frame: pd.DataFrame, name: str, default: Sequence[Any]) -> list[Any]
 
 
 def request_log(
-    attempts: list[Attempt], *, network_s: float, leaves_s: Callable[[Attempt, float], float]
+    attempts: list[Attempt],
+    *,
+    trace: pd.DataFrame,
+    network_s: float,
+    leaves_s: Callable[[Attempt, float], float],
 ) -> pd.DataFrame:
     """Return one row per attempt (``schema.REQUESTS``), by request, then attempt.
 
-    ``leaves_s(attempt, made_s)`` is when a token made at that time leaves the gateway.
+    ``trace`` are the rows that the requests were made of; ``leaves_s(attempt, made_s)`` is when a
+    token made at that time leaves the gateway.
     """
+    import numpy as np
     import pandas as pd
 
     rows = sorted(attempts, key=attrgetter("request.row", "attempt"))
     of = [a.request for a in rows]
+    index = np.array([r.row for r in of], dtype=np.int64)
     firsts = [_first_token_s(a, network_s, leaves_s) for a in rows]
-    told: dict[str, list[Any]] = {
+    told: dict[str, Any] = {
         "outcome_layer": [a.layer if a.outcome == "in_flight" else a.outcome_layer for a in rows],
         "first_token_s": firsts,
         "network_s": [_on_network_s(a, network_s) for a in rows],
         "output_tokens": [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)],
         "wasted_tokens": [0 if a.outcome == "succeeded" else a.spent_tokens for a in rows],
-        "degraded": [False] * len(rows),
+        "degraded": np.zeros(len(rows), dtype=bool),
     }
+    for name in _OF_REQUEST:
+        if name in trace and not trace[name].isna().any():
+            told[name] = trace[name].take(index).reset_index(drop=True)
+        else:
+            told[name] = list(map(attrgetter(name), of))
     for column in REQUESTS:
         if column.name not in told:
-            source: Sequence[Any] = of if column.name in _OF_REQUEST else rows
-            told[column.name] = list(map(attrgetter(column.name), source))
+            told[column.name] = list(map(attrgetter(column.name), rows))
     return pd.DataFrame({c.name: pd.Series(told.pop(c.name), dtype=_dtype(c)) for c in REQUESTS})
 
 
@@ -121,19 +132,11 @@ def _dtype(column: Column) -> str:
     return {"int": "int64", "float": "float64"}.get(column.kind, column.kind)
 
 
-_OF_REQUEST = frozenset(
-    {
-        "request_id",
-        "request_class",
-        "tenant",
-        "session",
-        "priority",
-        "streaming",
-        "deadline_s",
-        "size",
-    }
+_OF_REQUEST = (
+    *("request_id", "request_class", "tenant", "session"),
+    *("priority", "streaming", "deadline_s", "size", "prompt_tokens"),
 )
-"""Columns that are fields of the request; the others are of the attempt, or computed."""
+"""Columns that are fields of the request, and of the trace where it has them."""
 
 
 def _first_token_s(

@@ -87,6 +87,7 @@ class ServingPool:
         self._gateway = gateway
         self._route = ROUTES[pool.router.policy](routing)
         self._limit = pool.router.max_in_flight
+        self._serving = list(self.replicas)
         self._dispatching = False
 
     @property
@@ -135,6 +136,11 @@ class ServingPool:
             self._route(self.replicas, candidates).submit(line.pop())
         self._dispatching = False
 
+    def restored(self) -> None:
+        """Know that a replica is back in service."""
+        self._serving = [replica for replica in self.replicas if replica.up]
+        self.freed()
+
     def write(self) -> None:
         """Write on all attempts that are still in a replica what has happened to them."""
         for replica in self.replicas:
@@ -145,6 +151,7 @@ class ServingPool:
         hit = [replica for replica in self.replicas if replica.up][:count]
         for replica in hit:
             replica.up = False
+        self._serving = [replica for replica in self.replicas if replica.up]
         for replica in hit:
             replica.crash()
         return hit
@@ -152,8 +159,8 @@ class ServingPool:
     def _candidates(self) -> list[Replica]:
         limit = self._limit
         if limit is None:
-            return [replica for replica in self.replicas if replica.up]
-        return [replica for replica in self.replicas if replica.up and replica.in_flight < limit]
+            return self._serving
+        return [replica for replica in self._serving if replica.in_flight < limit]
 
     def _replica(self, attempt: Attempt) -> Replica:
         return next(replica for replica in self.replicas if replica.name == attempt.replica)

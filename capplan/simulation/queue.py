@@ -30,6 +30,7 @@ class BoundedQueue:
     ) -> None:
         self.line: Any = WaitingLine(rules.order) if line is None else line
         self.refused = 0
+        self.is_limited = rules.length is not None
         self._length = rules.length
         self._limit_s = rules.wait_limit_s
         self._clock = clock
@@ -62,7 +63,7 @@ class BoundedQueue:
             self._alarm = None
 
     def _arm(self, time_s: float) -> None:
-        self._alarm = self._clock.at(time_s, Rank.TIMER, self._ring, None)
+        self._alarm = self._clock.alarm(time_s, Rank.TIMER, self._ring)
 
     def _ring(self, _: None) -> None:
         """Let those go who have waited too long; the rung alarm stands until all have gone.

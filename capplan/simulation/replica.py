@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
 from capplan.replica.engine import Batch
@@ -30,6 +30,9 @@ class Upstream(Protocol):
 
     def freed(self) -> None:
         """Know that a replica may take more."""
+
+    def restored(self) -> None:
+        """Know that a replica is back in service."""
 
 
 class Replica:
@@ -113,7 +116,9 @@ class Replica:
             self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, BAD_REQUEST))
             return
         free = self._steps.end_s == math.inf
-        room = engine.places - engine.prefilling - engine.decoding if free else 0
+        room = 0
+        if free and self._queue.is_limited:
+            room = engine.places - engine.prefilling - engine.decoding
         if not self._queue.enter(attempt, room=room):
             self._pool.failed(attempt, self._queue.full)
             return
@@ -168,7 +173,7 @@ class Replica:
     def restore(self) -> None:
         """Return empty."""
         self.up = True
-        self._pool.freed()
+        self._pool.restored()
 
     def _start_at(self, time_s: float) -> None:
         if self._start is not None:
@@ -176,7 +181,7 @@ class Replica:
                 return
             self._start.cancel()
         self._start_s = time_s
-        self._start = self._clock.at(time_s, Rank.START, self._on_start, None)
+        self._start = self._clock.alarm(time_s, Rank.START, self._on_start)
 
     def _on_start(self, _: None) -> None:
         self._start = None
@@ -228,12 +233,11 @@ class Replica:
             self._end = None
         self._end_s = end_s
         if end_s < math.inf:
-            self._end = self._clock.at(end_s, self._rank, self._on_end, None)
+            self._end = self._clock.alarm(end_s, self._rank, self._on_end)
 
-    def _tell(self, left: list[Job]) -> None:
+    def _tell(self, left: list[Any]) -> None:
         self.in_flight -= len(left)
-        for job in left:
-            attempt = _attempt(job)
+        for attempt in left:
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
         self._pool.freed()

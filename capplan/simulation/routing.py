@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from capplan.simulation.replica import Replica
@@ -18,7 +19,7 @@ def least_in_flight(rng: np.random.Generator) -> Route:
     """Return the route to the replica that holds fewest requests; the first of equals."""
 
     def route(replicas: Sequence[Replica], candidates: Sequence[Replica]) -> Replica:
-        return min(candidates, key=lambda replica: replica.in_flight)
+        return min(candidates, key=attrgetter("in_flight"))
 
     return route
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -21,8 +23,10 @@ from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
+
+    import pandas as pd
 
     from capplan.scenario import Scenario
     from capplan.traffic.trace import Trace
@@ -69,18 +73,15 @@ def simulate(
         from capplan.traffic.draw import draw
 
         trace = draw(scenario, seed=seed, replication=replication)
-    run = _Run(scenario, trace, seed=seed, replication=replication, engine=engine)
-    duration_s = run.play()
-    log = request_log(
-        run.callers.attempts,
-        network_s=scenario.network.one_way_s,
-        leaves_s=run.gateway.leaves_s,
-    )
+    with _no_garbage_collection():
+        run = _Run(scenario, trace, seed=seed, replication=replication, engine=engine)
+        duration_s = run.play()
+        log, timeline = run.tables()
     return RunResult(
         scenario=scenario,
         trace=trace,
         requests=log,
-        timeline=run.sampler.frame(),
+        timeline=timeline,
         seed=seed,
         replication=replication,
         duration_s=duration_s,
@@ -107,7 +108,8 @@ class _Run:
         if closed:
             sent_until_s = math.inf if trace.duration_s is None else trace.duration_s
         self.until_s = sent_until_s + scenario.drain_s
-        network_s = scenario.network.one_way_s
+        self._trace = trace.frame
+        self._network_s = network_s = scenario.network.one_way_s
         self.callers = Callers(
             crowd(
                 requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
@@ -159,11 +161,34 @@ class _Run:
             pool.write()
         return duration_s
 
+    def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the request log and the timeline, and forget the attempts."""
+        log = request_log(
+            self.callers.attempts,
+            trace=self._trace,
+            network_s=self._network_s,
+            leaves_s=self.gateway.leaves_s,
+        )
+        self.callers.attempts.clear()
+        return log, self.sampler.frame()
+
     def _busy(self) -> bool:
         callers = self.callers
         if callers.pending or not callers.all_arrived:
             return True
         return not all(pool.idle for pool in self.pools.values())
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Spare the collector its walks through all attempts, which no cycle keeps alive."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def simulate_many(
