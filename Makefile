@@ -18,11 +18,11 @@ PYTEST_FLAGS ?=
 LAB_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report lab test lint format bench lock wheel hooks clean
+.PHONY: help report lab test lint format bench validation lock wheel hooks clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: $(READY)  ## run the workbook: SCENARIO=file.yaml TRACE=trace.csv, into reports/<name>/
 	@scenario=$$(basename '$(SCENARIO)'); trace=$$(basename '$(TRACE)'); \
@@ -52,6 +52,11 @@ format: $(READY)  ## mend what can be mended without a decision
 
 bench: $(READY)  ## time what must be quick
 	for script in tests/benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+validation: $(READY)  ## replay the measured runs in CAPPLAN_DATA, into data/validation/
+	@test -n "$$CAPPLAN_DATA" || \
+	  { echo 'CAPPLAN_DATA names no folder of measured runs: data/validation/ stays as it is' >&2; exit 2; }
+	$(BIN)/python data/validation/make_table.py
 
 lock:  ## pin the newest versions inside pyproject's ranges (LOCK_FLAGS= keeps pins that fit)
 	$(PYTHON) -m venv build/lock
