@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from capplan.replica.continuous import ContinuousEngine
+from capplan.replica.fast import FastEngine
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate, simulate_many
@@ -387,6 +388,88 @@ def check_pool(rules, pool):
             assert 0 <= engine.kv_usage_fraction <= 1
         if isinstance(engine, ContinuousEngine):
             assert 0 <= engine.kv.free <= engine.kv.total
+
+
+@st.composite
+def compiled_scenarios(draw):
+    """Return scenarios whose steps are all compiled: what ``FastEngine`` has, nothing else."""
+    found = draw(scenarios())
+    for pool in found["pools"]:
+        pool["batching"] = draw(continuous()) | {
+            "stream_interval": draw(st.sampled_from([1, 8])),
+            "cancel_frees": draw(st.booleans()),
+            "kv_blocks": draw(st.integers(4, 30)),
+        }
+    return found
+
+
+@settings(quick, max_examples=40)
+@given(scenario=compiled_scenarios(), rows=requests())
+def test_compiled_steps_give_the_tables_of_the_reference(build, trace_of, scenario, rows):
+    built = build(**scenario)
+    trace = trace_of(**rows)
+    run = _Run(built, trace, seed=0, replication=0)
+    engines = [replica.engine for pool in run.pools.values() for replica in pool.replicas]
+    assert all(isinstance(engine, FastEngine) for engine in engines)
+    fast, reference = (simulate(built, trace=trace, engine=e) for e in ("fast", "reference"))
+    pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
+    pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
+    assert fast.duration_s == reference.duration_s
+
+
+def test_compiled_steps_give_the_tables_of_the_reference_at_length(build):
+    """Thousands of requests of all lengths, a roofline's step times, preemption, crashes."""
+    scenario = build(
+        requests=1500,
+        classes=[
+            {
+                "name": "chat",
+                "promises": {"deadline_s": 20.0},
+                "retry": {"max_attempts": 3, "backoff_s": 0.5, "jitter": True},
+                "prompt_tokens": {
+                    "kind": "lognormal",
+                    "p50_tokens": 300,
+                    "p95_tokens": 2000,
+                    "max_tokens": 4000,
+                },
+                "output_tokens": {
+                    "kind": "lognormal",
+                    "p50_tokens": 100,
+                    "p95_tokens": 400,
+                    "max_tokens": 900,
+                },
+            }
+        ],
+        traffic={"shape": {"kind": "steady", "rate_rps": 40.0}},
+        replicas=2,
+        batching={"kind": "continuous", "kv_blocks": 900, "max_num_seqs": 40},
+        pool={"model": "Llama-3.1-8B", "accelerator": "H100-SXM"},
+        faults=[{"at_s": 9.0, "down_s": 4.0}],
+    )
+    fast, reference = (simulate(scenario, engine=e) for e in ("fast", "reference"))
+    pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
+    pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
+    seen = set(fast.requests["outcome"])
+    assert {"succeeded", "failed", "timed_out"} <= seen
+    preempted = fast.timeline[fast.timeline["metric"] == "preemptions_per_s"]
+    assert preempted["value"].max() > 0
+
+
+def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
+    batching = {"kind": "continuous", "kv_blocks": 900, "watermark": 0.1, "step_time": LINEAR}
+    with caplog.at_level("INFO", logger="capplan.simulation.pool"):
+        run = _Run(build(batching=batching), trace_of([0.0]), seed=0, replication=0)
+    assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
+    assert "pool llm: watermark, so its steps are not compiled" in caplog.text
+
+
+LINEAR = {
+    "kind": "linear",
+    "base_s": 4e-3,
+    "per_prefill_token_s": 1e-4,
+    "per_sequence_s": 1e-3,
+    "per_context_token_s": 1e-6,
+}
 
 
 def digest(frame):
