@@ -35,7 +35,7 @@ class Server(BaseModel):
     engine: str = ""
     model: str | None = None
     shape: dict[str, int] | None = Field(default=None, alias="model_config")
-    """The model's own numbers, for a model that the catalogue lacks."""
+    """The model's own numbers as told; they are the catalogue's that count."""
     accelerator: str | None = None
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1

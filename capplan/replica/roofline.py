@@ -20,18 +20,16 @@ Efficiencies: 0.8 of the memory bandwidth is aiconfigurator-core 0.12's own corr
 fitted by eye to that package's measured kernels of Llama-3.1-8B on H100 (decode of 32 × 1,024
 tokens 8.32 ms, prefill of 2,048 tokens 43.5 ms), nothing else.
 
-Checked on what it was not fitted to: TPOT of measured vLLM servers is within 5 % at 5 to 10
-requests/s (Llama-2-7B, H100) and 2 % in overload (Llama-3.1-8B, RTX 4090). At 20 requests/s of
-Llama-2-7B, where the server may have reused prefixes that this law computes again, a step of the
-measured 82 sequences comes out 13 % too slow, and the server is taken for full when it is not.
+Checked on what it was not fitted to, replaying measured vLLM servers with their prefix cache
+(``data/validation``): E2E within 7 % and TPOT within 7 % of four loads of Llama-2-7B on H100, 11 %
+and 9 % of an overloaded Llama-3.1-8B on RTX 4090.
 
 Trust it within about 20 % for dense models at 16 bits, batches from 1 to 128 and prompts from 512
 tokens, within 40 % elsewhere: prompts below 512 tokens come out up to 35 % too fast, so do a single
 sequence and a prefill in a model of experts, and decode on A100 up to 25 %. It knows no kernel that
 misses its efficiency (small products near the ridge, other attention backends, skewed experts), no
-pipeline stages, no prefix cache and no contention of host and accelerator: TTFT under load comes
-out too low by what host and tokenizer take (about 10 ms on the measured H100). Calibrate it for
-decisions.
+pipeline stages and no contention of host and accelerator: TTFT comes out too low by what HTTP, host
+and tokenizer take (about 7 ms on the measured H100). Calibrate it for decisions.
 """
 
 from __future__ import annotations
