@@ -11,7 +11,7 @@ from capplan.cli.output import print_json, print_table, spread
 from capplan.cli.parsing import add_command, add_json, assignment, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capplan.traffic.sample import Reading
 
@@ -48,7 +48,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(document)
     else:
-        sys.stdout.write(f"{trace.source}: {trace.ledger.sentence()}\n\n")
+        sys.stdout.write(f"{trace.source}: {trace.ledger.sentence()}\n")
+        sys.stdout.writelines(f"{note}\n" for note in trace.notes)
         _print(document)
     return exits.DONE
 
@@ -73,12 +74,36 @@ def _reading(args: argparse.Namespace) -> Reading:
 
 def _print(document: Mapping[str, Any]) -> None:
     keys = ("duration_s", "rate_rps", "gap_cv", "peak_to_mean_60s")
-    print_table([(key, document.get(key)) for key in keys], ["", "all"])
     sys.stdout.write("\n")
-    rows = [(key, *spread(document.get(key), TOKENS)) for key in ("prompt_tokens", "output_tokens")]
-    print_table(rows, ["", *TOKENS])
-    by_class = document.get("by_class") or {}
-    sys.stdout.write("\n" if by_class else "")
-    if by_class:
-        rows = [(name, *spread(entry, keys[1:])) for name, entry in by_class.items()]
-        print_table(rows, ["class", *keys[1:]])
+    print_table([(key, document.get(key)) for key in keys], ["", "all"])
+    tokens = ("prompt_tokens", "output_tokens")
+    _print_more(((key, *spread(document[key], TOKENS)) for key in tokens), ["", *TOKENS])
+    each = ("rate_rps", "gap_cv", "concurrency", "share_of_time", "longest_s")
+    periods = document["periods"].items()
+    _print_more(((name, *spread(entry, each)) for name, entry in periods), ["period", *each])
+    held = ("mean", "p50", "p99", "max")
+    groups = {**document["by_class"], "all": document}
+    _print_more(
+        (
+            (name, *spread(entry["concurrency"]["in_flight"], held))
+            for name, entry in groups.items()
+        ),
+        ["in flight", *held],
+    )
+    waits = {name: entry["acceptable_wait"] for name, entry in groups.items()}
+    _print_more(
+        ((name, wait["source"], wait["p50_s"]) for name, wait in waits.items()),
+        ["acceptable wait", "known from", "p50_s"],
+    )
+    by_class = document["by_class"].items()
+    _print_more(
+        ((name, *spread(entry, keys[1:])) for name, entry in by_class), ["class", *keys[1:]]
+    )
+
+
+def _print_more(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> None:
+    """Print a table below a blank line; nothing where it has no rows."""
+    kept = list(rows)
+    if kept:
+        sys.stdout.write("\n")
+        print_table(kept, heads)

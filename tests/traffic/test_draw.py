@@ -208,6 +208,26 @@ def test_a_copy_keeps_the_burstiness_of_the_trace(chat, base):
     )
 
 
+def test_thinning_takes_from_the_dispersion_what_theory_says(chat, base):
+    """Kept with probability p, counts have an index of dispersion of 1 + p (I - 1)."""
+    whole = dispersion(base.frame["arrival_s"], 10.0)
+    thinned = [
+        dispersion(draw(replay(chat, rate_scale=0.5), seed=s).frame["arrival_s"], 10.0)
+        for s in range(12)
+    ]
+    half = 3.29 * np.std(thinned, ddof=1) / np.sqrt(12)
+    assert abs(np.mean(thinned) - (1 + 0.5 * (whole - 1))) < half
+
+
+def test_superposing_keeps_the_dispersion_and_makes_no_twins(chat, base):
+    """Copies shifted apart keep the index of dispersion; unshifted ones would double it."""
+    whole = dispersion(base.frame["arrival_s"], 10.0)
+    more = [draw(replay(chat, rate_scale=2.0), seed=s).frame["arrival_s"] for s in range(6)]
+    assert np.mean([dispersion(a, 10.0) for a in more]) == pytest.approx(whole, rel=0.25)
+    twins = (base.frame["arrival_s"].diff() == 0).mean()
+    assert (more[0].diff() == 0).mean() <= twins + 0.001
+
+
 def dispersion(arrival_s, window_s):
     counts = np.bincount((np.asarray(arrival_s) // window_s).astype(int), minlength=360)
     return counts.var() / counts.mean()

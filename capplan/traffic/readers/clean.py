@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +228,9 @@ def _blocks(pieces: list[Any], sizes: list[int]) -> Any:
         flat = piece.flatten() if nested else None
         if flat is not None and pa.types.is_integer(flat.type) and not flat.null_count:
             flat = flat.cast(pa.int64(), safe=False).to_numpy()
-            ends = piece.offsets.to_numpy() - piece.offsets[0].as_py()
-            for i in range(size):
-                rows[at + i] = flat[ends[i] : ends[i + 1]]
+            ends = (piece.offsets.to_numpy() - piece.offsets[0].as_py()).tolist()
+            for row, (start, end) in enumerate(pairwise(ends), start=at):
+                rows[row] = flat[start:end]
         else:
             lists = piece.to_pylist() if nested else [None] * size
             for i, ids in enumerate(lists):

@@ -99,25 +99,37 @@ def batches(
 
     ``sample`` is one record of the file: its types steer the quick parser.
     """
+    known: Any = None
     with files.opened(path) as stream:
         for block in files.blocks(stream):
-            yield _fast(block, columns, sample) or _slow(block, columns)
+            table = _fast(block, columns, sample, known)
+            if table is None and known is not None:
+                table = _fast(block, columns, sample, None)
+            if table is None:
+                yield _slow(block, columns)
+                continue
+            known = table.schema
+            arrays = {o: table.column(theirs).combine_chunks() for o, theirs in columns.items()}
+            yield RawBatch(columns=arrays, rows=table.num_rows)
 
 
-def _fast(block: bytes, columns: Mapping[str, str], sample: Mapping[str, Any]) -> RawBatch | None:
-    """Return the block read by Arrow, or None when it has to be read line by line."""
+def _fast(
+    block: bytes, columns: Mapping[str, str], sample: Mapping[str, Any], known: Any
+) -> Any | None:
+    """Return the block as an Arrow table, or None when it has to be read line by line.
+
+    ``known`` is the schema of an earlier block, which spares finding the types again, or None.
+    """
     import pyarrow as pa
     from pyarrow import json as pa_json
 
     if any(theirs not in sample for theirs in columns.values()):
         return None
     texts = [t for t in columns.values() if isinstance(sample[t], str)]
+    schema = pa.schema([(t, pa.string()) for t in texts]) if known is None else known
     try:
         table = pa_json.read_json(
-            pa.BufferReader(block),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=pa.schema([(t, pa.string()) for t in texts])
-            ),
+            pa.BufferReader(block), parse_options=pa_json.ParseOptions(explicit_schema=schema)
         )
         found = set(table.column_names)
     except (pa.ArrowException, UnicodeDecodeError):
@@ -128,8 +140,7 @@ def _fast(block: bytes, columns: Mapping[str, str], sample: Mapping[str, Any]) -
         table.validate(full=True)  # Arrow's JSON reader lets bytes pass that are not UTF-8
     except pa.ArrowInvalid:
         return None
-    arrays = {ours: table.column(theirs).combine_chunks() for ours, theirs in columns.items()}
-    return RawBatch(columns=arrays, rows=table.num_rows)
+    return table
 
 
 def _slow(block: bytes, columns: Mapping[str, str]) -> RawBatch:

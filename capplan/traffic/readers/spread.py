@@ -29,10 +29,12 @@ def grid_step_s(arrival_s: npt.NDArray[np.float64]) -> float | None:
     """
     if len(arrival_s) < LEAST_ROWS:
         return None
-    distinct, sizes = np.unique(arrival_s, return_counts=True)
-    if len(distinct) < 2 or sizes[sizes > 1].sum() < LEAST_TIED_FRACTION * len(arrival_s):  # noqa: PLR2004
+    gaps = np.diff(arrival_s)
+    apart = np.concatenate([[True], gaps > 0, [True]])
+    alone = int(np.count_nonzero(apart[:-1] & apart[1:]))
+    gaps = gaps[gaps > 0]
+    if not len(gaps) or len(arrival_s) - alone < LEAST_TIED_FRACTION * len(arrival_s):
         return None
-    gaps = np.diff(distinct)
     low = np.quantile(gaps, 0.05)
     step = float(np.median(gaps[gaps <= low * (1 + 2 * NEAR_FRACTION)]))
     if step < LEAST_STEP_S:
