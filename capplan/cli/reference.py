@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Offer the commands."""
-    add_command(commands, "schema", "print the JSON Schema of a scenario file", _schema)
+    schema = add_command(commands, "schema", "print the JSON Schema of a scenario file", _schema)
+    add_json(schema)
     data = add_command(commands, "data", "list and fetch bundled files and public traces", _list)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = add_command(actions, "list", "list the bundled files and the public traces", _list)

@@ -17,7 +17,7 @@ from capplan.pages import (
 )
 from capplan.pages.page import Page, open_page
 from capplan.pages.reader import has_reader
-from capplan.pages.telling import listed, rule_words, show, table, told
+from capplan.pages.telling import drawn, listed, rule_words, show, table, told
 
 __all__ = [
     "Page",
@@ -26,6 +26,7 @@ __all__ = [
     "buckets",
     "budget",
     "conclusion",
+    "drawn",
     "fits",
     "has_reader",
     "listed",

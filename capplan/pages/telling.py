@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,11 @@ def show(*parts: Any) -> None:
 
     for part in parts:
         display(Markdown(part) if isinstance(part, str) else part)  # type: ignore[no-untyped-call]
+
+
+def drawn(chart: Callable[..., Any], frame: pd.DataFrame, **options: Any) -> Any:
+    """Return the chart of a frame, or a sentence in its place where the frame has no row."""
+    return "Nothing to draw here." if frame.empty else chart(frame, **options)
 
 
 def told(value: float | None, name: str = "") -> str:
