@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from capplan.bundled import data_path
 from capplan.scenario import Scenario
+from capplan.scenario.shorthands import written_out
 from capplan.schema import DataError
 
 MOST_VALUES = 100_000
@@ -54,7 +55,7 @@ def with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
 def validate(data: Mapping[str, Any], *, where: object) -> Scenario:
     """Check raw data and return the scenario; every broken rule is in the one error."""
     try:
-        return Scenario.model_validate_json(json.dumps(_apply_replicas(data)))
+        return Scenario.model_validate_json(json.dumps(written_out(data, where=where)))
     except ValidationError as err:
         raise _data_error(err, data, where) from err
     except (TypeError, ValueError) as err:
@@ -218,26 +219,3 @@ def _field(loc: tuple[int | str, ...], data: Any) -> str:
             path.append(str(part))
             data = data[part] if inside else None
     return ".".join(path)
-
-
-def _apply_replicas(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write the shorthand ``replicas`` into the primary pool, so that there is one truth."""
-    pools = data.get("pools")
-    index = _primary_pool_index(data)
-    if data.get("replicas") is None or index is None or not isinstance(pools, list):
-        return data
-    changed = {**pools[index], "replicas": data["replicas"]}
-    rest = {key: value for key, value in data.items() if key != "replicas"}
-    return {**rest, "pools": [*pools[:index], changed, *pools[index + 1 :]]}
-
-
-def _primary_pool_index(data: Mapping[str, Any]) -> int | None:
-    """Return the index of the default class's pool; None if the data can't tell."""
-    classes, pools = data.get("classes"), data.get("pools")
-    lists = [entries for entries in (classes, pools) if isinstance(entries, list) and entries]
-    if len(lists) < 2 or not all(isinstance(e, dict) for entries in lists for e in entries):  # noqa: PLR2004
-        return None
-    wanted = data.get("default_class") or lists[0][0].get("name")
-    pool = next((c.get("pool") for c in lists[0] if c.get("name") == wanted), None)
-    names = [p.get("name") for p in lists[1]]
-    return names.index(pool) if pool in names else 0

@@ -124,3 +124,27 @@ def test_a_message_repeats_only_the_start_of_a_long_value():
     with pytest.raises(DataError) as caught:
         parse_value("[" * 5000)
     assert len(str(caught.value)) < 300
+
+
+def test_an_occasion_is_written_out_as_its_shape(benchmark_scenario):
+    shape = {"kind": "occasion", "occasion": "release", "base_rps": 5, "peak_rps": 20}
+    release = with_values(benchmark_scenario, {"traffic.shape": shape})
+    kinds = [part.shape.kind for part in release.traffic.shape.parts]
+    assert kinds == ["steady", "step", "spike", "wave"]
+    assert with_values(release, {}) == release
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({"occasion": "party", "base_rps": 5, "peak_rps": 20}, "got 'party'"),
+        ({"occasion": "promotion", "base_rps": 5, "peak_rps": 4}, "peak_rps must be above"),
+        ({"occasion": "promotion", "base_rps": 5}, "base_rps, peak_rps and"),
+        ({"occasion": "promotion", "base_rps": "5", "peak_rps": 9}, "base_rps, peak_rps and"),
+        ({"occasion": "promotion", "base_rps": -5, "peak_rps": 9}, "base_rps, peak_rps and"),
+    ],
+)
+def test_an_occasion_that_makes_no_sense_names_the_field(benchmark_scenario, shape, said):
+    with pytest.raises(DataError, match=r"traffic\.shape: ") as caught:
+        with_values(benchmark_scenario, {"traffic.shape": {"kind": "occasion", **shape}})
+    assert said in str(caught.value)
