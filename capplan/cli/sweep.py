@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
-    vary = {field: _values(field, text) for field, text in args.vary}
+    vary = _grid(args.vary)
 
     from capplan.sweep import sweep
 
@@ -80,6 +80,15 @@ def _run(args: argparse.Namespace) -> int:
     else:
         _print(swept, vary, args.out)
     return exits.checked(swept.verdict["outcome"], check=args.check)
+
+
+def _grid(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
+    from capplan.schema import DataError
+
+    fields = [field for field, _ in given]
+    if twice := next((field for field in fields if fields.count(field) > 1), None):
+        raise DataError("a field that is varied once", field="--vary", value=twice)
+    return {field: _values(field, text) for field, text in given}
 
 
 def _values(field: str, text: str) -> list[Any]:

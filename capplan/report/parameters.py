@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
+import math
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,11 @@ def _scalar(text: str, kind: str) -> Any:
             msg = f"true or false, got {text!r}"
             raise ValueError(msg)
         return BOOLEANS[text.lower()]
-    return SCALARS[kind](text)
+    value = SCALARS[kind](text)
+    if kind == "float" and not math.isfinite(value):
+        msg = f"a finite number, got {text!r}"
+        raise ValueError(msg)
+    return value
 
 
 def _parameter(node: ast.stmt, comment: str, notebook: Path) -> Parameter:

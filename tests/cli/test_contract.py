@@ -57,6 +57,10 @@ def capplan(*words, **options):
         ("sweep benchmark --vary replicas=1", "capplan sweep: --out: required, got nothing"),
         ("sweep benchmark --vary replicas= --out x", "--vary replicas: at least one value, got ''"),
         ("sweep benchmark --vary replcas=1 --out x", "replcas: "),
+        (
+            "sweep benchmark --vary replicas=1 --vary replicas=2 --out x",
+            "--vary: a field that is varied once, got 'replicas'",
+        ),
         ("sweep benchmark --vary replicas=1,two --out x", "replicas: "),
         (
             "sweep benchmark --vary replicas=1 --jobs 0 --out x",

@@ -66,6 +66,8 @@ def test_a_text_becomes_a_value_of_the_declared_type(make, name, text, value):
         ("scenario", "x", "-p: one of fast, loads_rps, points, scale, got 'scenario'"),
         ("points", "3.5", "a.ipynb: -p points: int (points of the curve), got '3.5'"),
         ("points", "many", "a.ipynb: -p points: int (points of the curve), got 'many'"),
+        ("scale", "nan", None),
+        ("loads_rps", "1,inf", None),
         ("fast", "1", "a.ipynb: -p fast: bool (skip the slow part), got '1'"),
         ("loads_rps", "1,x", "a.ipynb: -p loads_rps: list[float] (loads, 1/s), got '1,x'"),
     ],
@@ -73,7 +75,7 @@ def test_a_text_becomes_a_value_of_the_declared_type(make, name, text, value):
 def test_an_unknown_name_or_a_wrong_type_is_an_error(make, name, text, message):
     with pytest.raises(DataError) as caught:
         chosen([make(NOTEBOOK)], [(name, text)], {"scenario": "scenario.yaml"})
-    assert str(caught.value) == message
+    assert message is None or str(caught.value) == message
 
 
 def test_a_notebook_is_passed_only_what_it_declares(make):
