@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from capplan.cli import exits
@@ -52,6 +53,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.evidence.encoding import plain
     from capplan.stages import run_stages
 
+    _check_out(Path(args.out))
     found = run_stages(scenario, seed=args.seed, try_next=args.try_next)
     found.write(args.out)
     document = plain(found.to_json())
@@ -60,6 +62,17 @@ def _run(args: argparse.Namespace) -> int:
     else:
         _print(document, args.out)
     return exits.checked(document["verdict"]["outcome"], check=args.check)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder of something else before a minute is spent on the stages."""
+    from capplan.evidence.store import MANIFEST
+    from capplan.schema import DataError
+
+    if out.is_file():
+        raise DataError("a folder, or a name for a new one", where=out, value="a file")
+    if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).exists():
+        raise DataError("an empty or new folder for the run", where=out, value="other files")
 
 
 def _print(document: Mapping[str, Any], out: str) -> None:

@@ -79,9 +79,8 @@ def rules(found: Findings) -> Iterator[Reason]:
 
 def unowned_queues(scenario: Scenario) -> Reason:
     """Return whether at most one queue has no owner: with two, responsibility comes first."""
-    parts = {
-        b.field.rpartition(".")[0]: b.owner for b in boundaries(scenario) if b.layer in _QUEUES
-    }
+    queues = [b for b in boundaries(scenario) if b.field.endswith(".length")]
+    parts = {b.field.removesuffix(".length"): b.owner for b in queues}
     loose = sorted(name for name, owner in parts.items() if not owner)
     blocked = len(loose) >= UNOWNED
     return Reason(
@@ -94,9 +93,6 @@ def unowned_queues(scenario: Scenario) -> Reason:
     )
 
 
-_QUEUES = ("gateway", "service_queue", "scheduler_queue")
-
-
 def _planned_load(found: Findings) -> Iterator[Reason]:
     """Judge the first broken load against the planned peak."""
     if found.ramp is None:
@@ -104,7 +100,8 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
     peak = found.loads.peak_rps
     kept = found.ramp.kept_rps
     point = found.degradation
-    undecided = [s for s in found.ramp.steps if not s.counts and s.load_rps <= peak]
+    above = [s for s in found.ramp.steps if not s.load_rps <= kept]
+    undecided = [s for s in above if not s.counts and s.load_rps <= peak]
     outcome: Outcome = "pass"
     action = ""
     if point is not None and point.load_rps <= peak:

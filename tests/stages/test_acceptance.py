@@ -119,3 +119,9 @@ def test_the_command_prints_one_document_and_checks_the_verdict(single_server, t
     assert [s["kind"] for s in document["stages"]] == ["baseline", "failure", "retest"]
     assert main(["stages", str(file), "--out", out]) == 0
     assert "verdict: fail" in capsys.readouterr().out
+
+
+def test_a_folder_of_other_files_is_refused_before_anything_runs(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["stages", "benchmark", "--out", str(tmp_path)]) == 2
+    assert "an empty or new folder for the run" in capsys.readouterr().err

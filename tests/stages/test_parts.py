@@ -186,6 +186,10 @@ def test_two_unowned_queues_block_the_acceptance(single_server):
     assert [s.kind for s in found.stages] == ["baseline"], "the load is raised no further"
 
 
+def test_one_unowned_queue_is_no_block(single_server):
+    assert unowned_queues(single_server(pool={"queue": {}})).outcome == "pass"
+
+
 def test_errors_are_back_after_the_last_failure_of_a_part_that_fails():
     outcomes = ["timed_out"] * 50 + ["succeeded"] * 50
     assert errors_back(table(outcomes), 20.0, 100.0) == 29.0
