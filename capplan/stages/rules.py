@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,7 @@ class Findings:
 def rules(found: Findings) -> Iterator[Reason]:
     """Yield the finding of every rule."""
     yield unowned_queues(found.scenario)
+    yield from _double_queue(found)
     yield from _planned_load(found)
     yield from _stage_promises(found)
     yield from _ttft_over(found)
@@ -91,6 +92,23 @@ def unowned_queues(scenario: Scenario) -> Reason:
         evidence=f"no owner: {', '.join(loose) or 'none'}",
         next_action="fix responsibility first, load no further" if blocked else "",
     )
+
+
+def _double_queue(found: Findings) -> Iterator[Reason]:
+    """Block where many requests of a stage waited twice, in queues without owner or limit.
+
+    The finding of the planned stage in which most did; see ``capplan.slo.mechanisms``.
+    """
+    told = [
+        (r, stage)
+        for stage in found.within
+        for r in stage.verdict.reasons
+        if r.rule == "double_queue" and isinstance(r.value, float)
+    ]
+    if not told:
+        return
+    worst, stage = max(told, key=lambda pair: (pair[0].outcome == "blocked", pair[0].value))
+    yield replace(worst, evidence=f"{worst.evidence}, in {stage.name} (run {stage.run_id})")
 
 
 def _planned_load(found: Findings) -> Iterator[Reason]:

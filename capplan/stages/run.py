@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from capplan.evidence import TraceIdentity
 from capplan.stages import others
 from capplan.stages.acceptance import Acceptance, verdict_of
-from capplan.stages.candidate import run_next
+from capplan.stages.candidate import Candidate, run_next
 from capplan.stages.degradation import degradation_of
 from capplan.stages.knee import knee_of
 from capplan.stages.loads import loads_of
@@ -77,7 +77,9 @@ def _loaded(found: Findings, seed: int) -> Findings:
     return replace(found, others=run)
 
 
-def _acceptance(found: Findings, seed: int, candidate: object, *, try_next: bool) -> Acceptance:
+def _acceptance(
+    found: Findings, seed: int, candidate: Candidate | None, *, try_next: bool
+) -> Acceptance:
     scenario = found.scenario
     steps = found.ramp.steps if found.ramp else ()
     every = [s for s in (found.baseline, *steps, *found.others.values()) if s is not None]
@@ -93,6 +95,6 @@ def _acceptance(found: Findings, seed: int, candidate: object, *, try_next: bool
         knees=knees,
         protections=protections(scenario, every),
         verdict=verdict_of(found),
-        candidate=candidate,  # type: ignore[arg-type]
+        candidate=candidate,
         asked_next=try_next,
     )
