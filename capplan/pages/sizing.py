@@ -21,7 +21,8 @@ RULE_NAMES = {"erlang_c": "Erlang C", "peak_times_1.2": "peak × 1.2"}
 def goodput_frame(sizing: Sizing) -> pd.DataFrame:
     """Return the share of good requests of the pool by replicas and replicas lost.
 
-    Columns: replicas, lost, goodput_fraction, low, high (95 % interval).
+    Columns: replicas, lost, goodput_fraction, low, high (95 % interval). A number of which the run
+    cannot tell whether its requests were good has no row.
     """
     from capplan.statistics import share_interval
 
@@ -31,7 +32,7 @@ def goodput_frame(sizing: Sizing) -> pd.DataFrame:
     own = frame.assign(good=frame["good_fraction"] * frame["offered"])
     sums = own.groupby(["replicas", "lost"])[["offered", "good"]].sum(min_count=1).reset_index()
     rows = []
-    for row in sums.to_dict("records"):
+    for row in sums.dropna().to_dict("records"):
         share = share_interval(round(row["good"]), int(row["offered"]))
         rows.append((row["replicas"], row["lost"], share.value, share.low, share.high))
     return pd.DataFrame(rows, columns=["replicas", "lost", "goodput_fraction", "low", "high"])

@@ -164,6 +164,8 @@ def time_above_frame(profile: TrafficProfile) -> pd.DataFrame:
     """
     rows = []
     for name, demand in _each(profile):
+        if np.isnan(demand.in_flight.max):
+            continue
         most = int(demand.in_flight.max)
         levels = np.unique(np.linspace(0, most, min(most + 1, MOST_LEVELS)).astype(int))
         rows += [(n, demand.in_flight.share_above(n), name) for n in levels.tolist()]
@@ -296,6 +298,8 @@ def rarity(profile: TrafficProfile) -> str:
     """Return for how much of the time the number in flight is near its peak or above its mean."""
     held = profile.overall.in_flight
     near, over = held.share_above(NEAR_PEAK * held.max), held.share_above(held.mean)
+    if np.isnan(near):
+        return "How many are in flight is unknown, and so is how rare its peak is."
     kind = "rare" if near < RARE else "normal"
     return (
         f"More than nine tenths of the peak of {told(held.max)} are in flight for "
