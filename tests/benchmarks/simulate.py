@@ -1,0 +1,121 @@
+"""Requests a second, memory and latency of the simulator, on one core.
+
+Run: ``python tests/benchmarks/simulate.py [--day]``. The scenario is the bundled ``benchmark``:
+512/128 tokens at 70 % load, full request log, deadlines and retries on. ``ratio`` is against the
+reference engine (Python, one event a step) behind the same control plane. Times are CPU seconds of
+one process, the best of several, so that other work on the machine matters less; the trace is
+drawn beforehand. ``--day`` adds a day at 100 requests/s over 64 replicas (8.64 million requests).
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TARGET_RPS = {1: 60_000, 8: 50_000}
+MANY, DAY = 1_000_000, 8_640_000
+TARGETS = {"million_s": 25.0, "million_gb": 1.0, "day_s": 240.0, "interactive_s": 0.1}
+
+
+def scenario(requests: int, replicas: int, **values: object):
+    """Return the benchmark scenario with that many requests and replicas."""
+    from capplan.scenario.files import load_scenario
+
+    wanted = {"requests": requests, "pools.llm.replicas": replicas, **values}
+    return load_scenario("benchmark", values=wanted)
+
+
+def timed(built, trace, *, engine: str = "fast", times: int = 5) -> tuple[float, float]:
+    """Return the least CPU time and the least wall time of a run, s."""
+    from capplan.simulation import simulate
+
+    found = []
+    for _ in range(times):
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        simulate(built, trace=trace, engine=engine)
+        found.append((time.process_time() - cpu_s, time.perf_counter() - wall_s))
+    return min(cpu for cpu, _ in found), min(wall for _, wall in found)
+
+
+def speed(replicas: int, requests: int) -> None:
+    """Print requests a second of both engines."""
+    from capplan.traffic.draw import draw
+
+    built = scenario(requests, replicas)
+    trace = draw(built)
+    cpu_s, wall_s = timed(built, trace)
+    slow_s, _ = timed(built, trace, engine="reference", times=2)
+    target = TARGET_RPS.get(replicas)
+    print(
+        f"{replicas:3d} replicas: {requests / cpu_s:9,.0f} requests/s"
+        f" ({requests / wall_s:,.0f} by the clock), {slow_s / cpu_s:.2f} times the reference"
+        + (f"; target {target:,}" if target else "")
+    )
+
+
+def once(name: str, requests: int, replicas: int) -> None:
+    """Print time and peak memory of one long run; called in a process of its own."""
+    from capplan.traffic.draw import draw
+
+    values = {} if name == "million" else {
+        "traffic.shape.rate_rps": 100.0, "traffic.shape.per_replica": False,
+    }  # fmt: skip
+    built = scenario(requests, replicas, **values)
+    trace = draw(built)
+    cpu_s, wall_s = timed(built, trace, times=1)
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    targets = ", ".join(f"{k} {v}" for k, v in TARGETS.items() if k.startswith(name))
+    print(
+        f"{name}: {requests:,} requests on {replicas} replicas in {cpu_s:.1f} s"
+        f" ({wall_s:.1f} s by the clock), peak memory {peak_gb:.2f} GB; targets {targets}"
+    )
+
+
+def interactive() -> None:
+    """Print how long a slider waits for 2,000 requests."""
+    from capplan.traffic.draw import draw
+
+    built = scenario(2000, 2)
+    cpu_s, wall_s = timed(built, draw(built))
+    print(f"2,000 requests: {cpu_s * 1e3:.0f} ms ({wall_s * 1e3:.0f} by the clock); target 100 ms")
+
+
+def command(*arguments: str, target_s: float) -> None:
+    """Print how long a whole command takes, the best of three."""
+    path = Path(sys.executable).with_name("capplan")
+    found = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        wall_s = time.perf_counter()
+        subprocess.run([path, *arguments], check=False, capture_output=True)
+        wall_s = time.perf_counter() - wall_s
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        found.append((cpu_s, wall_s))
+    cpu_s, wall_s = min(found)
+    name = " ".join(["capplan", *arguments])
+    print(f"{name}: {cpu_s:.2f} s ({wall_s:.2f} by the clock); target {target_s} s")
+
+
+def main() -> None:
+    """Print everything."""
+    if "--only" in sys.argv:
+        name, requests, replicas = sys.argv[sys.argv.index("--only") + 1 :]
+        once(name, int(requests), int(replicas))
+        return
+    for replicas, requests in ((1, 10_000), (8, 20_000), (64, 100_000)):
+        speed(replicas, requests)
+    interactive()
+    command("--help", target_s=0.4)
+    command("simulate", "benchmark", target_s=1.5)
+    long_runs = [("million", MANY, 1)] + ([("day", DAY, 64)] if "--day" in sys.argv else [])
+    for name, requests, replicas in long_runs:
+        only = [sys.executable, __file__, "--only", name, str(requests), str(replicas)]
+        subprocess.run(only, check=True)
+
+
+if __name__ == "__main__":
+    main()
