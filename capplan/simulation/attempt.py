@@ -54,6 +54,8 @@ class Attempt(Job):
     attempt: int = field(kw_only=True)
     intended_start_s: float = field(kw_only=True)
     place: Place = "caller"
+    is_held: bool = False
+    """Whether a replica has it, also when nobody waits for it any more."""
 
     sent_s: float = math.nan
     handshake_s: float = 0.0

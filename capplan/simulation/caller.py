@@ -14,6 +14,7 @@ from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import Crowd
 from capplan.simulation.deadlines import Deadlines
 from capplan.simulation.gateway import GatewayHost
+from capplan.simulation.log import RequestLog
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +25,8 @@ class Callers:
 
     Attributes
     ----------
-    attempts
-        Every attempt sent, in the order of sending.
+    log
+        Every attempt sent.
     pending
         Requests that have arrived and are not over: on their way, or waiting to be tried again.
     in_flight
@@ -38,13 +39,14 @@ class Callers:
         self,
         crowd: Crowd,
         *,
+        log: RequestLog,
         retries: Mapping[str, Retry],
         clock: Clock,
         network_s: float,
         connections: Connections,
         backoff: np.random.Generator,
     ) -> None:
-        self.attempts: list[Attempt] = []
+        self.log = log
         self.pending = 0
         self.in_flight = 0
         self.ended: Counter[str] = Counter()
@@ -113,7 +115,7 @@ class Callers:
             prefix_block_tokens=request.prefix_block_tokens,
             cached_fraction=request.cached_fraction,
         )
-        self.attempts.append(attempt)
+        self.log.add(attempt)
         self.in_flight += 1
         gives_up_s = min(request.leaves_s, now_s + self._patience_s[request.request_class])
         if gives_up_s < math.inf:

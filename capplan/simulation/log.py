@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 10_000
 """Rows of a trace that become requests together: fast enough, and little memory."""
+ATTEMPTS_AT_ONCE = 20_000
+"""Attempts that become columns together."""
 
 
 def requests_of(
@@ -87,45 +89,97 @@ def _column(frame: pd.DataFrame, name: str, default: Sequence[Any]) -> list[Any]
     ]
 
 
-def request_log(
-    attempts: list[Attempt],
-    *,
-    trace: pd.DataFrame,
-    network_s: float,
-    leaves_s: Callable[[Attempt, float], float],
-) -> pd.DataFrame:
-    """Return one row per attempt (``schema.REQUESTS``), by request, then attempt.
+class RequestLog:
+    """The attempts of a run, in the order of sending; those that are settled, as columns only.
 
-    ``trace`` are the rows that the requests were made of; ``leaves_s(attempt, made_s)`` is when a
-    token made at that time leaves the gateway.
+    Attributes
+    ----------
+    attempts
+        Those that are not columns yet.
     """
-    import numpy as np
-    import pandas as pd
 
-    rows = sorted(attempts, key=attrgetter("request.row", "attempt"))
-    of = [a.request for a in rows]
-    index = np.array([r.row for r in of], dtype=np.int64)
-    firsts = [_first_token_s(a, network_s, leaves_s) for a in rows]
-    told: dict[str, Any] = {
-        "outcome_layer": [a.layer if a.outcome == "in_flight" else a.outcome_layer for a in rows],
-        "first_token_s": firsts,
-        "network_s": [_on_network_s(a, network_s) for a in rows],
-        "output_tokens": [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)],
-        "wasted_tokens": [0 if a.outcome == "succeeded" else a.spent_tokens for a in rows],
-        "degraded": np.zeros(len(rows), dtype=bool),
-    }
-    for name in _OF_REQUEST:
-        if name in trace and not trace[name].isna().any():
-            told[name] = trace[name].take(index).reset_index(drop=True)
-        else:
-            told[name] = list(map(attrgetter(name), of))
-    for column in REQUESTS:
-        if column.name not in told:
-            told[column.name] = list(map(attrgetter(column.name), rows))
-    return pd.DataFrame({c.name: pd.Series(told.pop(c.name), dtype=_dtype(c)) for c in REQUESTS})
+    def __init__(
+        self,
+        trace: pd.DataFrame,
+        *,
+        network_s: float,
+        leaves_s: Callable[[Attempt, float], float],
+    ) -> None:
+        """Start a log.
+
+        ``trace`` are the rows that the requests are made of; ``leaves_s(attempt, made_s)`` is when
+        a token made at that time leaves the gateway.
+        """
+        self.attempts: list[Attempt] = []
+        self._trace = trace
+        self._network_s = network_s
+        self._leaves_s = leaves_s
+        self._given = [n for n in _OF_REQUEST if n in trace and not trace[n].isna().any()]
+        self._parts: list[dict[str, pd.Series[Any]]] = []
+        self._put_away = 0
+        self._full = ATTEMPTS_AT_ONCE
+
+    def __len__(self) -> int:
+        return self._put_away + len(self.attempts)
+
+    def add(self, attempt: Attempt) -> None:
+        """Take an attempt that is being sent."""
+        self.attempts.append(attempt)
+        if len(self.attempts) >= self._full:
+            open_ = [a for a in self.attempts if a.outcome == "in_flight" or a.is_held]
+            left = set(map(id, open_))
+            self._put([a for a in self.attempts if id(a) not in left])
+            self.attempts = open_
+            self._full = len(open_) + ATTEMPTS_AT_ONCE
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per attempt (``schema.REQUESTS``), by request, then attempt."""
+        import numpy as np
+        import pandas as pd
+
+        if self.attempts or not self._parts:
+            self._put(self.attempts)
+            self.attempts = []
+        rows = np.concatenate([part.pop("row") for part in self._parts])
+        numbers = np.concatenate([part["attempt"] for part in self._parts])
+        order = np.lexsort((numbers, rows))
+        columns = {}
+        for c in REQUESTS:
+            if c.name in self._given:
+                values = self._trace[c.name].take(rows[order]).reset_index(drop=True)
+                columns[c.name] = values.astype(_dtype(c))
+            else:
+                values = pd.concat([part.pop(c.name) for part in self._parts])
+                columns[c.name] = values.take(order).reset_index(drop=True)
+        return pd.DataFrame(columns, copy=False)
+
+    def _put(self, rows: list[Attempt]) -> None:
+        """Keep what the log says of some attempts, instead of them."""
+        import pandas as pd
+
+        of = [a.request for a in rows]
+        firsts = [_first_token_s(a, self._network_s, self._leaves_s) for a in rows]
+        told: dict[str, list[Any]] = {
+            "outcome_layer": [
+                a.layer if a.outcome == "in_flight" else a.outcome_layer for a in rows
+            ],
+            "first_token_s": firsts,
+            "network_s": [_on_network_s(a, self._network_s) for a in rows],
+            "output_tokens": [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)],
+            "wasted_tokens": [0 if a.outcome == "succeeded" else a.spent_tokens for a in rows],
+            "degraded": [False] * len(rows),
+        }
+        part = {"row": pd.Series([r.row for r in of], dtype="int64")}
+        for c in REQUESTS:
+            if c.name not in self._given:
+                source: Sequence[Any] = of if c.name in _OF_REQUEST else rows
+                values = told.get(c.name) or list(map(attrgetter(c.name), source))
+                part[c.name] = pd.Series(values, dtype=_dtype(c))
+        self._parts.append(part)
+        self._put_away += len(rows)
 
 
-def _dtype(column: Column) -> str:
+def _dtype(column: Column) -> Any:
     """Return the type of a column; numbers that may be missing are floats."""
     if column.name in {"batch_id", "batch_size"}:
         return "float64"

@@ -123,6 +123,7 @@ class Replica:
             self._pool.failed(attempt, self._queue.full)
             return
         self.in_flight += 1
+        attempt.is_held = True
         attempt.batch_window_s = 0.0
         if not free:
             self._wait_for_step(attempt)
@@ -163,6 +164,7 @@ class Replica:
         self.up, self.in_flight = False, 0
         for job in lost:
             attempt = _attempt(job)
+            attempt.is_held = False
             self._end_window(attempt)
             self._pool.failed(attempt, Failure("failed", attempt.layer, CRASH, BAD_GATEWAY))
 
@@ -238,11 +240,13 @@ class Replica:
     def _tell(self, left: list[Any]) -> None:
         self.in_flight -= len(left)
         for attempt in left:
+            attempt.is_held = False
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
         self._pool.freed()
 
     def _left(self, attempt: Attempt) -> None:
+        attempt.is_held = False
         self.in_flight -= 1
         self._end_window(attempt)
 

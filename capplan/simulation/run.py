@@ -16,7 +16,7 @@ from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import crowd
 from capplan.simulation.gateway import GatewayHost
-from capplan.simulation.log import request_log, requests_of
+from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.pool import EngineKind, ServingPool
 from capplan.traffic.closed import is_closed
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
+    from capplan.simulation.attempt import Attempt
     from capplan.traffic.trace import Trace
 
 
@@ -108,14 +109,18 @@ class _Run:
         if closed:
             sent_until_s = math.inf if trace.duration_s is None else trace.duration_s
         self.until_s = sent_until_s + scenario.drain_s
-        self._trace = trace.frame
-        self._network_s = network_s = scenario.network.one_way_s
+        network_s = scenario.network.one_way_s
         self.callers = Callers(
             crowd(
                 requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
                 closed=closed,
                 until_s=sent_until_s,
                 clock=clock,
+            ),
+            log=RequestLog(
+                trace.frame,
+                network_s=network_s,
+                leaves_s=self._leaves_s,
             ),
             retries={c.name: c.retry for c in scenario.classes},
             clock=clock,
@@ -153,6 +158,9 @@ class _Run:
             span_s=self.last_arrival_s if math.isinf(sent_until_s) else sent_until_s,
         )
 
+    def _leaves_s(self, attempt: Attempt, made_s: float) -> float:
+        return self.gateway.leaves_s(attempt, made_s)
+
     def play(self) -> float:
         """Run to the end; return when that was, s."""
         self.callers.start(self.gateway)
@@ -163,14 +171,7 @@ class _Run:
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the request log and the timeline, and forget the attempts."""
-        log = request_log(
-            self.callers.attempts,
-            trace=self._trace,
-            network_s=self._network_s,
-            leaves_s=self.gateway.leaves_s,
-        )
-        self.callers.attempts.clear()
-        return log, self.sampler.frame()
+        return self.callers.log.frame(), self.sampler.frame()
 
     def _busy(self) -> bool:
         callers = self.callers

@@ -163,7 +163,7 @@ def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool])
 
 def _caller_probes(callers: Callers) -> Iterable[Probe]:
     yield Probe("caller", "", "in_flight", lambda: callers.in_flight)
-    yield Probe("caller", "", "arrivals_rps", lambda: len(callers.attempts), total=True)
+    yield Probe("caller", "", "arrivals_rps", lambda: len(callers.log), total=True)
     for outcome in ("succeeded", "rejected", "timed_out", "failed"):
         yield Probe(
             "caller",

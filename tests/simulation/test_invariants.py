@@ -359,12 +359,12 @@ def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, sce
         run.clock.step()
         found = places(run)
         assert not found or max(found.values()) == 1
-        for attempt in run.callers.attempts:
+        for attempt in run.callers.log.attempts:
             held = attempt.place in {"gateway_queue", "service_queue", "replica"}
             assert held <= (found[id(attempt)] == 1)
         open_slots = sum(
             a.place in {"gateway", "service_queue", "replica", "answer"}
-            for a in run.callers.attempts
+            for a in run.callers.log.attempts
         )
         assert run.gateway.in_flight == open_slots
         assert built.gateway.concurrency is None or open_slots <= built.gateway.concurrency
