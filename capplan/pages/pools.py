@@ -18,7 +18,7 @@ FIELDS = {
     "continuous": ("max_num_seqs", "max_num_batched_tokens"),
 }
 """The two fields that make the batch window of a pool, by its kind of batching."""
-NO_POOL = "The scenario has no pool that batches in this way; there is nothing to choose."
+NO_POOL = "No pool that batches in this way has requests here, so there is nothing to choose."
 TITLES = {
     "max_batch_size": "max batch size",
     "max_queue_delay_s": "max queue delay (s)",

@@ -62,7 +62,7 @@ def answer_table(sizing: Sizing) -> pd.DataFrame:
             "counted by": "simulation",
             "replicas lost": lose.count,
             "replicas": "none holds" if point is None else str(point.replicas),
-            "holds when simulated": "no" if point is None else "yes",
+            "holds when simulated": "no" if point is None else "not shown" if point.open else "yes",
             "how": "the fewest that keep every promise",
         }
         for lose, point in sizing.chosen.items()
@@ -126,6 +126,8 @@ def said(sizing: Sizing) -> str:
     for lose, point in sizing.chosen.items():
         what = "nothing lost" if lose.count == 0 else str(lose)
         number = f"no number up to {sizing.n_max}" if point is None else f"**{point.replicas}**"
+        if point is not None and point.open:
+            number = f"not shown (nothing broken at {point.replicas})"
         parts.append(f"{number} with {what}")
     return f"Replicas of `{sizing.pool}` that keep every promise: {listed(parts)}."
 
