@@ -105,13 +105,17 @@ class Point:
     def open(self) -> tuple[Reason, ...]:
         """Return what the runs could not tell of the pool's classes; empty = the number is shown.
 
-        Too few requests for a quantile is the usual case: nothing broke, and nothing is proven.
+        Too few requests for a quantile is the usual case: nothing broke, and nothing is proven. A
+        class without requests leaves nothing open, unless none of the pool's classes has any.
         """
+        unknown = [r for r in self.verdict.reasons if r.outcome == "unknown"]
+        idle = [r for r in unknown if r.rule == "no_requests" and r.request_class in self.classes]
+        if {r.request_class for r in idle} >= set(self.classes):
+            return tuple(idle)
         return tuple(
             r
-            for r in self.verdict.reasons
-            if r.outcome == "unknown"
-            and r.rule not in NOT_CAPACITY
+            for r in unknown
+            if r.rule not in NOT_CAPACITY
             and (r.request_class is None or r.request_class in self.classes)
         )
 

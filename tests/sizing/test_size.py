@@ -203,3 +203,10 @@ def test_a_number_that_too_few_requests_speak_for_is_unknown_not_capacity():
     assert few.capacity_table["load_rps"].isna().all()
     assert "too few" in few.capacity_table.loc[0, "evidence"]
     assert [row["protected"] for row in few.to_json()["failure_margin"]] == [[], []]
+
+
+def test_a_run_that_judges_no_request_shows_no_number():
+    found = size(small(requests=20, warmup_s=600.0), lose=0)
+    assert [point.open for point in found.chosen.values() if point] != [()]
+    assert found.verdict.outcome == "unknown"
+    assert "not shown" in str(found)
