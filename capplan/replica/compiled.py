@@ -579,16 +579,11 @@ def _end(r: Arrays) -> int:
 
 
 @compiled
-def _end_or_go_on(r: Arrays) -> tuple[int, float]:
-    """End the plan; if nobody leaves, begin the next.
-
-    Returns how many leave, and when the next plan ends (inf if it is not made).
-    """
-    s = r.state[0]
-    now_s = r.plan[s.planned - 1, END_S]
-    leaving = _end(r)
-    if leaving:
-        return leaving, math.inf
+def _go_on(r: Arrays, now_s: float) -> tuple[int, float]:
+    if r.state[0].planned:
+        leaving = _end(r)
+        if leaving:
+            return leaving, math.inf
     return 0, _begin(r, now_s)
 
 
@@ -645,22 +640,14 @@ def _arrays(state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers) 
 
 
 @compiled
-def begin(
+def go_on(
     state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, now_s: float,
-) -> float:
-    """Form the next step and plan ahead; return when the plan ends, s: inf if nothing is to do."""
-    return _begin(_arrays(state, jobs, lists, tables, law), now_s)
-
-
-@compiled
-def end_or_go_on(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
 ) -> tuple[int, float]:
-    """End the plan; if nobody leaves, begin the next.
+    """End the plan, if there is one; if nobody leaves, begin the next, looking ahead.
 
     Returns how many leave (rows of ``left``), and when the next plan ends: inf if it is not made.
     """
-    return _end_or_go_on(_arrays(state, jobs, lists, tables, law))
+    return _go_on(_arrays(state, jobs, lists, tables, law), now_s)
 
 
 @compiled

@@ -197,7 +197,7 @@ class FastEngine:
     def start(self, now_s: float) -> None:
         """Form the next step of a free replica."""
         self._seen_s = math.nan
-        self.end_s = compiled.begin(*self._arrays, now_s)
+        _, self.end_s = compiled.go_on(*self._arrays, now_s)
 
     def finish(self) -> list[Job]:
         """End the step that ends at ``end_s``; return the jobs that leave.
@@ -206,7 +206,7 @@ class FastEngine:
         """
         self._seen_s = math.nan
         now_s = self.end_s
-        leaving, self.end_s = compiled.end_or_go_on(*self._arrays)
+        leaving, self.end_s = compiled.go_on(*self._arrays, now_s)
         return self._told(leaving, now_s) if leaving else []
 
     def abort(self, job: Job) -> bool:

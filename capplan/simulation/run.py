@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections import Counter
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -41,13 +42,19 @@ class Stream(IntEnum):
     SERVICE = 12
 
 
+PAYS_FROM = 50_000
+"""Requests of a process from which on it pays to load machine code, which takes half a second."""
+
+_simulated: Counter[str] = Counter()
+
+
 def simulate(
     scenario: Scenario,
     *,
     trace: Trace | None = None,
     seed: int = 0,
     replication: int = 0,
-    engine: EngineKind = "fast",
+    engine: EngineKind | None = None,
 ) -> RunResult:
     """Return what happens to a trace under a scenario.
 
@@ -67,7 +74,7 @@ def simulate(
     engine
         How the steps of continuous batching are computed: ``fast`` by machine code, where there
         is some for all of a pool's batching, else as ``reference``: in Python, one after the
-        other. The tables are the same.
+        other. None = ``fast`` from :data:`PAYS_FROM` requests on. The tables are the same.
     """
     started = time.perf_counter()
     if trace is None:
@@ -100,7 +107,7 @@ class _Run:
         *,
         seed: int,
         replication: int,
-        engine: EngineKind = "fast",
+        engine: EngineKind | None = None,
     ) -> None:
         self.clock = clock = Clock()
         closed = is_closed(trace)
@@ -135,6 +142,7 @@ class _Run:
         demands = demands_of(scenario)
         routing = stream(seed, replication, Stream.ROUTING).spawn(len(scenario.pools))
         service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
+        engine = engine or _engine_for(len(trace.frame))
         self.pools = {
             pool.name: ServingPool(
                 pool,
@@ -178,6 +186,12 @@ class _Run:
         if callers.pending or not callers.all_arrived:
             return True
         return not all(pool.idle for pool in self.pools.values())
+
+
+def _engine_for(requests: int) -> EngineKind:
+    """Return the quicker engine, by how much this process has simulated and is about to."""
+    _simulated["requests"] += requests
+    return "fast" if _simulated["requests"] >= PAYS_FROM else "reference"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Requests a second, memory and latency of the simulator, on one core.
 
 Run: ``python tests/benchmarks/simulate.py [--day]``. The scenario is the bundled ``benchmark``:
-512/128 tokens at 70 % load, full request log, deadlines and retries on. ``ratio`` is against the
+512/128 tokens at 70 % load, full request log, deadlines and retries on, compared with the
 reference engine (Python, one event a step) behind the same control plane. Times are CPU seconds of
 one process, the best of several, so that other work on the machine matters less; the trace is
 drawn beforehand. ``--day`` adds a day at 100 requests/s over 64 replicas (8.64 million requests).

@@ -16,7 +16,7 @@ from capplan.replica.fast import FastEngine
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate, simulate_many
-from capplan.simulation.run import _Run
+from capplan.simulation.run import PAYS_FROM, _Run
 
 KEYS = ["request_class", "tenant", "attempt"]
 OUTCOMES = ("succeeded", "rejected", "timed_out", "failed", "cancelled", "in_flight")
@@ -353,7 +353,7 @@ def places(run):
 @random_runs
 def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, scenario, rows):
     built = build(**scenario)
-    run = _Run(built, trace_of(**rows), seed=0, replication=0)
+    run = _Run(built, trace_of(**rows), seed=0, replication=0, engine="fast")
     run.callers.start(run.gateway)
     while run._busy() and run.clock._queue[0][0] <= run.until_s:
         run.clock.step()
@@ -408,7 +408,7 @@ def compiled_scenarios(draw):
 def test_compiled_steps_give_the_tables_of_the_reference(build, trace_of, scenario, rows):
     built = build(**scenario)
     trace = trace_of(**rows)
-    run = _Run(built, trace, seed=0, replication=0)
+    run = _Run(built, trace, seed=0, replication=0, engine="fast")
     engines = [replica.engine for pool in run.pools.values() for replica in pool.replicas]
     assert all(isinstance(engine, FastEngine) for engine in engines)
     fast, reference = (simulate(built, trace=trace, engine=e) for e in ("fast", "reference"))
@@ -455,10 +455,21 @@ def test_compiled_steps_give_the_tables_of_the_reference_at_length(build):
     assert preempted["value"].max() > 0
 
 
+def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
+    monkeypatch.setattr("capplan.simulation.run._simulated", Counter())
+    scenario = build()
+    kinds = []
+    for rows in (10, PAYS_FROM - 11, 1):
+        run = _Run(scenario, trace_of(np.zeros(rows)), seed=0, replication=0)
+        kinds.append(type(run.pools["llm"].replicas[0].engine))
+    assert kinds == [ContinuousEngine, ContinuousEngine, FastEngine]
+
+
 def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
     batching = {"kind": "continuous", "kv_blocks": 900, "watermark": 0.1, "step_time": LINEAR}
     with caplog.at_level("INFO", logger="capplan.simulation.pool"):
-        run = _Run(build(batching=batching), trace_of([0.0]), seed=0, replication=0)
+        scenario = build(batching=batching)
+        run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
     assert "pool llm: watermark, so its steps are not compiled" in caplog.text
 
