@@ -89,14 +89,19 @@ def throughput_against_tail(frame: pd.DataFrame) -> alt.LayerChart:
         "tooltip": tooltip(shown),
     }
     unbounded = np.isinf(frame[c.TAIL.name])
-    finite = alt.Chart(frame[~unbounded], title="More throughput is no success when the tail goes")
     log = alt.Scale(type="log")
-    layers: list[Any] = [finite.mark_point(size=80).encode(x=x(c.TAIL, scale=log), **encoded)]
+    layers: list[Any] = []
+    if not unbounded.all():
+        finite = alt.Chart(frame[~unbounded]).mark_point(size=80)
+        layers.append(finite.encode(x=x(c.TAIL, scale=log), **encoded))
     if unbounded.any():
         edge = alt.Chart(frame[unbounded]).mark_point(size=80)
         layers.append(edge.encode(x=alt.value(WIDTH - 6), **encoded))
     layers.append(rule_x(1.0, "promised"))
-    return layered(*layers)
+    chart: alt.LayerChart = layered(*layers).properties(
+        title="More throughput is no success when the tail goes"
+    )
+    return chart
 
 
 def figures_by_bucket(frame: pd.DataFrame) -> alt.ConcatChart:

@@ -62,8 +62,8 @@ FIGURES = {
     "throughput_rps": "throughput (requests/s)",
     "ttft_p99_s": "TTFT p99 (s)",
     "e2e_p99_s": "E2E p99 (s)",
-    "timeouts": "timeouts and errors (requests)",
-    "cancelled_tokens": "cancelled work (tokens)",
+    "timeouts": "failures (requests)",
+    "cancelled_tokens": "cancelled (tokens)",
     "held_tokens": "memory held (tokens)",
 }
 

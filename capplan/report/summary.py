@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.evidence import Inputs, RunRecord
+from capplan.pages import rule_words
 from capplan.report.conclusion import Conclusion
 from capplan.report.figures import shown, words
 from capplan.report.pages import Page, exporter, style_sheet
@@ -30,7 +31,7 @@ def write_summary(
 ) -> Path:
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
-    environment.filters.update(shown=shown, words=_words, number=_number)
+    environment.filters.update(shown=shown, words=_words, number=_number, rule=rule_words)
     notes = inputs.trace.notes if inputs.trace else ()
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
