@@ -179,6 +179,24 @@ MOMENTS = pd.DataFrame(
     }
 )
 
+ERRORS = pd.DataFrame(
+    {
+        "run": np.repeat(["codegen", "RTX 4090"], 4),
+        "step_times": ["roofline", "roofline", "silicon", "silicon"] * 2,
+        "metric": ["TTFT", "TPOT"] * 4,
+        "figure": "p50",
+        "error_fraction": [-0.3, 0.02, 7.5, -0.9, 0.0, np.nan, 0.1, -0.05],
+    }
+)
+SERIES = pd.DataFrame(
+    {
+        "time_s": [0.0, 1.0] * 4,
+        "series": np.repeat(["running", "waiting"], 4),
+        "reading": np.tile(np.repeat(["measured", "predicted"], 2), 2),
+        "value": [1.0, 5, 2, 4, 0, 9, 0, 8],
+    }
+)
+
 EACH = {
     "rate_over_time": (TRACE[["arrival_s", "request_class"]], {}),
     "dispersion_by_window": (DISPERSION, {}),
@@ -210,6 +228,11 @@ EACH = {
     "fits_beside_data": (FITS, {}),
     "time_above": (ABOVE, {}),
     "same_requests": (MOMENTS, {}),
+    "errors_by_run": (
+        ERRORS,
+        {"noise": {("TTFT", "p50"): 0.02}, "published": {("TPOT", "p50"): 0.071}},
+    ),
+    "measured_beside_predicted": (SERIES, {}),
 }
 
 AGGREGATING = {
@@ -388,3 +411,23 @@ def test_a_band_ends_where_its_interval_has_no_bound():
     data = chart["datasets"][chart["layer"][0]["data"]["name"]]
     assert data
     assert all(row["high"] is not None and row["latency_s"] is not None for row in data)
+
+
+def test_an_error_beyond_the_axis_is_written_as_a_number_and_an_unknown_one_is_not_drawn():
+    import vl_convert
+
+    spec = drawn("errors_by_run").to_dict()
+    told = [row for rows in spec["datasets"].values() for row in rows]
+    assert [row["label"] for row in told if "label" in row] == ["+750 %", "-90 %"]
+    svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4")
+    assert all(f">{text}</text>" in svg for text in ("+750 %", "-90 %"))
+    assert sum("error_fraction" in row for row in told) == 7
+
+
+def test_noise_is_a_band_and_a_published_error_a_rule_in_its_own_panel_alone():
+    panels = drawn("errors_by_run").to_dict()["vconcat"][0]["hconcat"]
+    told = {panel["title"]["text"]: panel["title"]["subtitle"] for panel in panels}
+    assert told == {"TTFT, p50": "±2 % noise", "TPOT, p50": "±7.1 % published"}
+    marks = [[layer["mark"]["type"] for layer in panel["layer"]] for panel in panels]
+    assert [kinds.count("rect") for kinds in marks] == [1, 0]
+    assert [kinds.count("rule") for kinds in marks] == [1, 2]

@@ -11,6 +11,7 @@ from capplan.charts.batching import (
     throughput_against_tail,
 )
 from capplan.charts.budget import budget_by_layer, in_flight_readings, waits_against_shares
+from capplan.charts.fidelity import errors_by_run, measured_beside_predicted
 from capplan.charts.load import (
     flows_by_load,
     in_flight_over_time,
@@ -37,6 +38,7 @@ from capplan.charts.traffic import (
 __all__ = [
     "budget_by_layer",
     "dispersion_by_window",
+    "errors_by_run",
     "figures_by_bucket",
     "fits_beside_data",
     "flows_by_load",
@@ -48,6 +50,7 @@ __all__ = [
     "latency_distribution",
     "length_distributions",
     "lengths_together",
+    "measured_beside_predicted",
     "outcomes_by_load",
     "outcomes_over_time",
     "rate_over_time",

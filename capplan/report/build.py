@@ -64,8 +64,8 @@ def build_report(
     parameters
         Names and values as text; each must be declared by some notebook.
     notebooks
-        Folder of notebooks, run in order of name; None = the bundled ones. Folders inside it
-        (teaching) are left out.
+        Folder of notebooks, of which the numbered ones run, in order of name; None = the bundled
+        ones. Folders inside it (teaching) are left out.
 
     Raises
     ------
@@ -138,9 +138,9 @@ def _identity(scenario: Scenario) -> TraceIdentity | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.ipynb"))
+    files = sorted(folder.glob("[0-9]*.ipynb"))
     if not files:
-        raise DataError("a folder with notebooks", where=folder, value="no .ipynb file")
+        raise DataError("a folder with numbered notebooks", where=folder, value="none")
     return files
 
 

@@ -46,7 +46,8 @@ def make_quick(tmp_path_factory):
         cells.append(nbformat.v4.new_code_cell(code, id=name, metadata={"tags": tags}))
     metadata = {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
-    nbformat.write(notebook, folder / "quick.ipynb")
+    nbformat.write(notebook, folder / "1_quick.ipynb")
+    (folder / "aside.ipynb").write_text("not numbered, so never read", encoding="utf-8")
 
     def make(out, **parameters):
         texts = list(parameters.items())

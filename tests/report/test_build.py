@@ -5,7 +5,9 @@ import nbformat
 import pytest
 
 from capplan.evidence import read_run
+from capplan.report.build import build_report
 from capplan.report.execute import NotebookError
+from capplan.scenario.files import load_scenario
 from capplan.schema import DataError
 
 pytestmark = pytest.mark.slow
@@ -96,14 +98,24 @@ def test_the_same_inputs_give_the_same_figures(make_report, report, tmp_path):
     assert written[0] == written[1]
 
 
+def test_only_numbered_notebooks_are_part_of_a_report(make_quick, tmp_path):
+    made = make_quick(tmp_path / "report")
+    assert names(made.folder / "notebooks") == ["1_quick.ipynb"]
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    (aside / "how_true.ipynb").touch()
+    with pytest.raises(DataError, match="a folder with numbered notebooks"):
+        build_report(load_scenario("benchmark"), tmp_path / "other", notebooks=aside)
+
+
 def test_a_failing_notebook_is_named_and_kept_and_the_old_report_stays(make_quick, tmp_path):
     made = make_quick(tmp_path / "report")
     before = {path: path.read_bytes() for path in made.folder.rglob("*") if path.is_file()}
     with pytest.raises(NotebookError) as caught:
         make_quick(tmp_path / "report", fail="true")
-    kept = tmp_path / "report.failed" / "notebooks" / "quick.ipynb"
+    kept = tmp_path / "report.failed" / "notebooks" / "1_quick.ipynb"
     assert str(caught.value) == (
-        f"quick.ipynb: cell 3 (do): AssertionError: asked to fail (half-executed: {kept})"
+        f"1_quick.ipynb: cell 3 (do): AssertionError: asked to fail (half-executed: {kept})"
     )
     counts = {c.id: c.get("execution_count") for c in nbformat.read(kept, 4).cells}
     assert counts["parameters"] is not None
@@ -155,7 +167,7 @@ def test_a_finished_report_replaces_an_earlier_one(make_quick, tmp_path):
 def test_without_a_terminal_each_notebook_has_a_line(make_quick, tmp_path, capsys):
     make_quick(tmp_path / "report")
     told = capsys.readouterr()
-    assert re.fullmatch(r"\[1/1\] quick … \d+\.\d s\n", told.err)
+    assert re.fullmatch(r"\[1/1\] 1_quick … \d+\.\d s\n", told.err)
     assert told.out == ""
 
 
@@ -164,4 +176,4 @@ def test_on_a_terminal_a_bar_names_the_notebook_that_runs(
 ):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     make_quick(tmp_path / "report")
-    assert "quick:   0%" in capsys.readouterr().err
+    assert "1_quick:   0%" in capsys.readouterr().err
