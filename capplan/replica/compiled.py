@@ -579,12 +579,13 @@ def _end(r: Arrays) -> int:
 
 
 @compiled
-def _go_on(r: Arrays, now_s: float) -> tuple[int, float]:
+def _go_on(r: Arrays, now_s: float, stops: bool) -> tuple[int, float]:
+    leaving = 0
     if r.state[0].planned:
         leaving = _end(r)
-        if leaving:
+        if leaving and stops:
             return leaving, math.inf
-    return 0, _begin(r, now_s)
+    return leaving, _begin(r, now_s)
 
 
 # --- coming and going ----------------------------------------------------------------------------
@@ -641,13 +642,14 @@ def _arrays(state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers) 
 
 @compiled
 def go_on(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, now_s: float,
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
+    now_s: float, stops: bool,
 ) -> tuple[int, float]:
-    """End the plan, if there is one; if nobody leaves, begin the next, looking ahead.
+    """End the plan, if there is one; begin the next, unless somebody leaves and it ``stops``.
 
     Returns how many leave (rows of ``left``), and when the next plan ends: inf if it is not made.
     """
-    return _go_on(_arrays(state, jobs, lists, tables, law), now_s)
+    return _go_on(_arrays(state, jobs, lists, tables, law), now_s, stops)
 
 
 @compiled

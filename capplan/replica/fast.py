@@ -197,16 +197,16 @@ class FastEngine:
     def start(self, now_s: float) -> None:
         """Form the next step of a free replica."""
         self._seen_s = math.nan
-        _, self.end_s = compiled.go_on(*self._arrays, now_s)
+        _, self.end_s = compiled.go_on(*self._arrays, now_s, True)
 
-    def finish(self) -> list[Job]:
+    def finish(self, *, stops: bool) -> list[Job]:
         """End the step that ends at ``end_s``; return the jobs that leave.
 
-        If nobody does, the next has begun; else :meth:`start` is due.
+        The next has begun, unless there are any and it ``stops`` then: :meth:`start` is due.
         """
         self._seen_s = math.nan
         now_s = self.end_s
-        leaving, self.end_s = compiled.go_on(*self._arrays, now_s)
+        leaving, self.end_s = compiled.go_on(*self._arrays, now_s, stops)
         return self._told(leaving, now_s) if leaving else []
 
     def abort(self, job: Job) -> bool:

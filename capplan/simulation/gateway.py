@@ -77,6 +77,11 @@ class GatewayHost:
         self._stretch = 1 / (1 - rules.overhead_fraction)
         self._admitting = False
 
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether anybody waits in the gateway's queue."""
+        return bool(self.queue.line)
+
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the network: refuse it, let it wait, or admit it."""
         if attempt.place != "network":

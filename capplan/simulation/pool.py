@@ -46,6 +46,10 @@ class Downstream(Protocol):
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         """Take an attempt that ended behind the gateway without an answer."""
 
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether anybody waits at the gateway."""
+
 
 class ServingPool:
     """The service queue and the replicas of one pool."""
@@ -140,6 +144,11 @@ class ServingPool:
         """Know that a replica is back in service."""
         self._serving = [replica for replica in self.replicas if replica.up]
         self.freed()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether anybody waits in the service queue or at the gateway."""
+        return bool(self.queue.line) or self._gateway.has_waiting
 
     def write(self) -> None:
         """Write on all attempts that are still in a replica what has happened to them."""

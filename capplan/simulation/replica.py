@@ -34,6 +34,10 @@ class Upstream(Protocol):
     def restored(self) -> None:
         """Know that a replica is back in service."""
 
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether anybody waits for room in a replica or in a layer before."""
+
 
 class Replica:
     """One replica of a pool.
@@ -73,7 +77,6 @@ class Replica:
         self._steps = steps
         self._rank = steps.rank
         self._end_s = math.inf
-        self._end: Alarm | None = None
         self._start: Alarm | None = None
         self._start_s = 0.0
         self._ending = False
@@ -200,10 +203,12 @@ class Replica:
         elif self.engine.waiting:
             self._start_at(self.engine.wake_s)
 
-    def _on_end(self, _: None) -> None:
-        self._end_s, self._end = math.inf, None
+    def _on_end(self, end_s: float) -> None:
+        if end_s != self._end_s:
+            return
+        self._end_s = math.inf
         self._leave_host()
-        left = self._steps.finish()
+        left = self._steps.finish(stops=self._pool.has_waiting)
         if left:
             self._ending = True
             self._tell(left)
@@ -230,12 +235,9 @@ class Replica:
         end_s = self._steps.end_s
         if end_s == self._end_s:
             return
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
         self._end_s = end_s
         if end_s < math.inf:
-            self._end = self._clock.alarm(end_s, self._rank, self._on_end)
+            self._clock.at(end_s, self._rank, self._on_end, end_s)
 
     def _tell(self, left: list[Any]) -> None:
         self.in_flight -= len(left)

@@ -33,8 +33,12 @@ class Steps(Protocol):
     def start(self, now_s: float) -> None:
         """Form a step, if there is something to do."""
 
-    def finish(self) -> list[Job]:
-        """End what ends at ``end_s``; return the jobs that leave."""
+    def finish(self, *, stops: bool) -> list[Job]:
+        """End what ends at ``end_s``; return the jobs that leave.
+
+        It may begin the next step, but if there are any and it ``stops``, it must not: they can
+        make room for others, who join that step.
+        """
 
     def abort(self, job: Job) -> bool:
         """Give a job up: True if it left at once, False if it leaves when the step ends."""
@@ -74,7 +78,7 @@ class StepByStep:
             self.begun_s += seconds
             self.end_s = now_s + seconds
 
-    def finish(self) -> list[Job]:
+    def finish(self, *, stops: bool) -> list[Job]:
         """End the step; return the jobs that leave."""
         now_s, self.end_s = self.end_s, math.inf
         return self.engine.end(now_s)
