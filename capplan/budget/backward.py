@@ -71,7 +71,7 @@ def class_budget(
         remaining_s=found.remaining_s,
         window_s=service.window_s,
         shares_s=divide(found.remaining_s, service.window_s, rule),
-        tpot_s=service.tpot_s,
+        tpot_s=service.of(c.name).tpot_s,
         tpot_promise_s=_number(c.promises.tpot_s if c.streaming else None),
         feasible_prompt_quantile=_feasible(
             lambda q: side(q, rule.output_quantile).remaining_s, rule.prompt_quantile
@@ -83,7 +83,7 @@ def class_budget(
         in_flight=load.rate_rps * mean_response,
         in_flight_upper=min(load.rate_rps, drain) * allowed,
         drain_rps=drain,
-        origin=_origin(scenario, c, found.basis, load, service),
+        origin=_origin(scenario, c, found.basis, load, service.of(c.name)),
     )
 
 

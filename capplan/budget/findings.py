@@ -147,7 +147,7 @@ def infeasible(budget: ClassBudget) -> Iterator[Finding]:
 def tpot_broken(budget: ClassBudget, service: PoolService) -> Iterator[Finding]:
     """Find a TPOT promise that breaks at the class's rate; a full replica is limited for it."""
     if budget.tpot_s > budget.tpot_promise_s:
-        alone = service.tpot_alone_s > budget.tpot_promise_s
+        alone = service.of(budget.request_class).tpot_alone_s > budget.tpot_promise_s
         yield Finding(
             rule="tpot",
             outcome="fail",

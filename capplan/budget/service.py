@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from capplan.budget.loads import ClassLoad, mix_of
 from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
+from capplan.replica.footprint import pool_of_model
 from capplan.replica.latency import StepTime, batch_seconds
 from capplan.replica.static import padded_s, static_step_time
 from capplan.scenario import DynamicBatching, Pool, RequestClass, StaticBatching
@@ -40,6 +41,8 @@ class PoolService:
     replica: Replica | None
     padded: StepTime | None = None
     """Step time of static batches; None = the pool batches otherwise."""
+    by_class: Mapping[str, PoolService] = field(default_factory=dict)
+    """Where the pool has several models: what that of each class does for it."""
 
     @property
     def drain_rps(self) -> float:
@@ -51,6 +54,10 @@ class PoolService:
         """Return whether requests arrive at least as fast as the pool can serve them."""
         return self.rate_rps >= self.drain_rps
 
+    def of(self, request_class: str) -> PoolService:
+        """Return what the model of a class does; where the pool has one, what the pool does."""
+        return self.by_class.get(request_class, self)
+
     def work_s(
         self, load: ClassLoad, *, prompt_quantile: float, output_quantile: float
     ) -> tuple[float, float]:
@@ -59,6 +66,10 @@ class PoolService:
         A dynamic batch counts as prefill: its answer comes at once. A static one is padded to the
         request itself.
         """
+        if own := self.by_class.get(load.request_class):
+            return own.work_s(
+                load, prompt_quantile=prompt_quantile, output_quantile=output_quantile
+            )
         prompt, output = (
             load.prompt_quantile(prompt_quantile),
             load.output_quantile(output_quantile),
@@ -71,6 +82,8 @@ class PoolService:
 
     def mean_work_s(self, load: ClassLoad) -> tuple[float, float]:
         """Return prefill and decode time of a mean request of a class, s."""
+        if own := self.by_class.get(load.request_class):
+            return own.mean_work_s(load)
         if self.padded is not None:
             return self._padded_s(load.prompt_mean, load.output_mean)
         if self.replica is None:
@@ -114,7 +127,86 @@ def pool_service(
         )
     if isinstance(pool.batching, StaticBatching):
         return _static(pool, pool.batching, mix, rate)
+    if pool.models:
+        return _several_models(pool, classes, loads)
     return _continuous(replica(pool, mix), pool, classes, rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _InTurn:
+    """Step time of a model whose every step waits for one of each other model."""
+
+    own: StepTime
+    others_s: float
+
+    def seconds(
+        self,
+        prefill_tokens: float,
+        prefill_context_tokens: float,
+        decode_sequences: float,
+        decode_context_tokens: float,
+    ) -> float:
+        own_s = self.own.seconds(
+            prefill_tokens, prefill_context_tokens, decode_sequences, decode_context_tokens
+        )
+        return own_s + self.others_s
+
+
+def _several_models(
+    pool: Pool, classes: Sequence[RequestClass], loads: Sequence[ClassLoad]
+) -> PoolService:
+    """Return what a pool of several models does, while all that its classes need are resident.
+
+    Loads are left out: what they take is seen in a simulation. Each model works as if the others
+    always had something to do; what all serve together are the requests' shares of what each
+    serves alone.
+    """
+    names = [c.model or pool.models[0].name for c in classes]
+    members = {
+        entry.name: [i for i, name in enumerate(names) if name == entry.name]
+        for entry in pool.models
+        if entry.name in names
+    }
+    entries = {entry.name: entry for entry in pool.models}
+    alone: dict[str, tuple[Replica, PoolService]] = {}
+    for name, own in members.items():
+        view, asked = pool_of_model(pool, entries[name]), [loads[i] for i in own]
+        one = replica(view, mix_of(asked))
+        rate = sum(load.rate_rps for load in asked)
+        alone[name] = one, _continuous(one, view, [classes[i] for i in own], rate)
+    turn_s = {name: one.decode_step_s(s.running_now) for name, (one, s) in alone.items()}
+    by_class: dict[str, PoolService] = {}
+    for name, (one, s) in alone.items():
+        others = _InTurn(one.steps, sum(turn_s.values()) - turn_s[name])
+        own_classes = [classes[i] for i in members[name]]
+        found = _continuous(replace(one, steps=others), s.pool, own_classes, s.rate_rps)
+        by_class |= dict.fromkeys((c.name for c in own_classes), found)
+    return _together(pool, mix_of(list(loads)), [s for _, s in alone.values()], by_class)
+
+
+def _together(
+    pool: Pool, mix: Mix, alone: Sequence[PoolService], by_class: Mapping[str, PoolService]
+) -> PoolService:
+    """Return the figures of a pool from those of its models: the weakest, or the sum."""
+    rate = sum(s.rate_rps for s in alone)
+    known = rate > 0
+    shares = [s.rate_rps / rate if known else 1 / len(alone) for s in alone]
+    parts = list({id(s): s for s in by_class.values()}.values())
+    return PoolService(
+        pool=pool,
+        mix=mix,
+        rate_rps=rate,
+        running=sum(s.running for s in parts),
+        max_num_seqs=min(s.max_num_seqs for s in parts if s.max_num_seqs is not None),
+        replica_rps=1 / sum(share / s.replica_rps for share, s in zip(shares, alone, strict=True)),
+        running_now=sum(s.running_now for s in parts),
+        tpot_s=max(s.tpot_s for s in parts),
+        tpot_full_s=max(s.tpot_full_s for s in parts),
+        tpot_alone_s=max(s.tpot_alone_s for s in parts),
+        window_s=max(s.window_s for s in parts),
+        replica=parts[0].replica,
+        by_class=by_class,
+    )
 
 
 def _static(pool: Pool, batching: StaticBatching, mix: Mix, rate: float) -> PoolService:

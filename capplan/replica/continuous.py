@@ -34,7 +34,7 @@ from capplan.replica.prefix import PrefixCache
 from capplan.replica.waiting import WaitingLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from capplan.replica.latency import StepTime
     from capplan.scenario import ContinuousBatching
@@ -51,6 +51,8 @@ class ContinuousEngine:
         The scheduler queue.
     kv
         The memory of keys and values.
+    admits
+        Whether a waiting job may be admitted now; who may not stops those behind it.
     steps, sequences, prefill_tokens, output_tokens, preemptions
         Totals since the start: steps begun, sequences scheduled over all steps, tokens computed,
         sequences preempted.
@@ -74,6 +76,7 @@ class ContinuousEngine:
         self.places = batching.max_num_seqs // batching.beam_width
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
+        self.admits: Callable[[Job], bool] = _always
         self._by_priority = batching.scheduler.order == "priority"
         self._rules = batching
         self._threshold = batching.long_prefill_token_threshold or math.inf
@@ -202,7 +205,7 @@ class ContinuousEngine:
         for job, chunk in self._chunks.items():
             self._computed(job, chunk, now_s, left)
         if self._aborted:
-            left += self._let_go()
+            left += self.let_go()
         return left
 
     def abort(self, job: Job) -> bool:
@@ -286,7 +289,7 @@ class ContinuousEngine:
         new: list[Job] = []
         running, waiting = self._running, self.waiting
         while self._budget > 0 and len(running) < self.places and (job := waiting.first()):
-            if job.scheduler_queue_in_s > formed_s:
+            if job.scheduler_queue_in_s > formed_s or not self.admits(job):
                 break
             job.known_tokens = known = job.prompt_tokens + job.generated_tokens
             job.computed_tokens = found = self.kv.found(job, known)
@@ -355,7 +358,8 @@ class ContinuousEngine:
         job.decode_end_s = now_s
         return job
 
-    def _let_go(self) -> list[Job]:
+    def let_go(self) -> list[Job]:
+        """Release the running jobs that were given up, between two steps; return them."""
         gone = []
         for job in self._aborted:
             if job in self._running:
@@ -378,3 +382,7 @@ class ContinuousEngine:
         self._decoding -= 1
         self._context -= context
         job.finish_step = 0
+
+
+def _always(job: Job) -> bool:
+    return True

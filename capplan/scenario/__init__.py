@@ -36,20 +36,16 @@ from capplan.scenario.closed import (
 )
 from capplan.scenario.hosts import Demand, Host, overfull
 from capplan.scenario.layers import Gateway, GatewayQueue, Network, Queue, RateLimit, Router
+from capplan.scenario.models import ResidentModel
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
-    CalibratedStep,
     ContinuousBatching,
     Crash,
     DynamicBatching,
     Fault,
-    LinearStep,
     Pool,
-    RooflineStep,
     ServiceLaw,
-    SiliconStep,
     StaticBatching,
-    TablesStep,
 )
 from capplan.scenario.shapes import (
     Calendar,
@@ -67,6 +63,13 @@ from capplan.scenario.shapes import (
     occasion,
 )
 from capplan.scenario.staging import FOUR_STAGES, StageKind, StagePlan
+from capplan.scenario.steptimes import (
+    CalibratedStep,
+    LinearStep,
+    RooflineStep,
+    SiliconStep,
+    TablesStep,
+)
 from capplan.scenario.traffic import Bursts, ClassRule, LongOutputs, MixChange, Traffic
 
 __all__ = [
@@ -115,6 +118,7 @@ __all__ = [
     "RateLimit",
     "Replay",
     "RequestClass",
+    "ResidentModel",
     "Retry",
     "RooflineStep",
     "Router",
@@ -190,6 +194,11 @@ class Scenario(Part):
         used += [(f"classes.{c.name}.pool", c.pool, pools) for c in self.classes]
         hosts = {h.name for h in self.hosts}
         used += [(f"pools.{p.name}.hosts", h, hosts) for p in self.pools for h in p.hosts]
+        used += [
+            (f"classes.{c.name}.model", c.model, {m.name for m in self.pool_of(c.name).models})
+            for c in self.classes
+            if c.pool is None or c.pool in pools
+        ]
         used += [("faults.pool", fault.pool, pools) for fault in self.faults]
         used += [("stages.failed_pool", self.stages.failed_pool, pools)]
         used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
@@ -240,3 +249,8 @@ class Scenario(Part):
     def pool_of(self, request_class: str) -> Pool:
         """Return the pool that serves a class."""
         return self.pool(self.request_class(request_class).pool or self.pools[0].name)
+
+    def model_of(self, request_class: str) -> str:
+        """Return the name of the model, among those of its pool, that a class needs; "" if one."""
+        models = self.pool_of(request_class).models
+        return self.request_class(request_class).model or (models[0].name if models else "")

@@ -169,6 +169,8 @@ class RequestClass(Part):
     owner: str = ""
     pool: Name | None = None
     """The pool that serves the class; None = the scenario's first."""
+    model: Name | None = None
+    """Which of its pool's ``models`` it needs; None = the first."""
     priority: int = 0
     """Lower is served first, as in vLLM's priority scheduling."""
     streaming: bool = True

@@ -81,8 +81,11 @@ class Router(Part):
     """Which replica gets the next request, and how many one replica may hold.
 
     ``max_in_flight`` None passes every request on at once: all waiting then happens in the
-    replicas' scheduler queues and the service queue protects nothing.
+    replicas' scheduler queues and the service queue protects nothing. ``model_resident`` takes
+    the least loaded of the replicas that hold the request's model, else of all.
     """
 
-    policy: Literal["round_robin", "least_in_flight", "random"] = "least_in_flight"
+    policy: Literal["round_robin", "least_in_flight", "random", "model_resident"] = (
+        "least_in_flight"
+    )
     max_in_flight: Count | None = None

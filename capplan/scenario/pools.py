@@ -1,4 +1,4 @@
-"""Pools of replicas: how a replica batches and how long a step takes."""
+"""Pools of replicas: how a replica batches."""
 
 from __future__ import annotations
 
@@ -9,92 +9,9 @@ from pydantic import Field, model_validator
 from capplan.catalog.dtypes import Dtype
 from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
 from capplan.scenario.layers import Queue, Router
+from capplan.scenario.models import ResidentModel
 from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
-
-NonNegative = Annotated[float, Field(ge=0)]
-
-
-class LinearStep(Part):
-    """Step time linear in what the step computes.
-
-    seconds = base_s + per_prefill_token_s · prefill tokens + per_sequence_s · decoding sequences
-    + per_context_token_s · context tokens of the decoding sequences.
-    """
-
-    kind: Literal["linear"] = "linear"
-    base_s: PositiveSeconds
-    per_prefill_token_s: NonNegative
-    per_sequence_s: NonNegative
-    per_context_token_s: NonNegative
-
-
-class RooflineStep(Part):
-    """Step time from the accelerator's and the model's own numbers.
-
-    Defaults and their sources: see ``capplan.replica.roofline``.
-    """
-
-    kind: Literal["roofline"] = "roofline"
-    compute_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
-    """Share of the peak rate that large matrix products reach."""
-    memory_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
-    """Share of the peak bandwidth that reading weights and activations reaches."""
-    overhead_s: Seconds = 0.0006
-    """Scheduler and kernel-launch time of a step that the accelerator idles, s."""
-    per_sequence_s: Seconds = 1e-5
-    """The same for each decoding sequence of a step, s."""
-
-
-class TablesStep(Part):
-    """Step time from measured kernels: see ``capplan.replica.kernel_tables``."""
-
-    kind: Literal["tables"] = "tables"
-    path: str
-    """Folder of a kernel profile."""
-    overhead_s: Seconds = 0.0
-    """What the accelerator idles between the kernels of a step, s."""
-    per_sequence_s: Seconds = 0.0
-    """The same for each decoding sequence of a step, s."""
-
-
-class SiliconStep(Part):
-    """Step time from the database of aiconfigurator-core: see ``capplan.replica.silicon``."""
-
-    kind: Literal["silicon"] = "silicon"
-    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
-    backend_version: str = "current"
-    """Version of the engine in the database; ``current`` = its newest complete one."""
-    overhead_s: Seconds = 0.0
-    """What the accelerator idles in a step, s."""
-    per_sequence_s: Seconds = 0.0
-    """The same for each decoding sequence of a step, s."""
-
-
-Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
-
-
-class CalibratedStep(Part):
-    """Step time of another source with its terms scaled: see ``capplan.replica.calibrated``.
-
-    What ``capplan calibrate`` writes.
-    """
-
-    kind: Literal["calibrated"] = "calibrated"
-    base: Base = RooflineStep()
-    dense_scale: Rate = 1.0
-    """Of what a decode step takes without context."""
-    context_scale: Rate = 1.0
-    """Of reading the KV."""
-    prefill_scale: Rate = 1.0
-    """Of what a prefill adds."""
-    fixed_s: Seconds = 0.0
-    """Added to each step, s."""
-
-
-StepTime = Annotated[
-    LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep,
-    Field(discriminator="kind"),
-]
+from capplan.scenario.steptimes import NonNegative, RooflineStep, StepTime
 
 
 class ContinuousBatching(Part):
@@ -316,12 +233,16 @@ Batching = Annotated[
 
 
 class Pool(Part):
-    """Replicas of one model behind one service queue."""
+    """Replicas of one model, or of the same few, behind one service queue."""
 
     name: Name
     owner: str = ""
     replicas: Count = 1
     model: str | None = None
+    models: tuple[ResidentModel, ...] = ()
+    """Several in place of the one ``model``; classes name theirs."""
+    load_bandwidth_bytes_per_s: Rate | None = None
+    """At which weights reach each accelerator, for models that state no ``load_s``."""
     accelerator: str | None = None
     tensor_parallel: Count = 1
     weight_dtype: Dtype | None = None
@@ -338,10 +259,34 @@ class Pool(Part):
     cold_start_s: Seconds | None = None
     """From asking for a replica to its first answer, s; None = unknown."""
 
+    @model_validator(mode="after")
+    def _models_agree(self) -> Pool:
+        if not self.models:
+            return self
+        names = [entry.name for entry in self.models]
+        clashes = [
+            (self.model is not None, "model and models exclude each other"),
+            (len(set(names)) < len(names), f"models: names must differ, got {', '.join(names)}"),
+            (
+                self.batching.kind != "continuous",
+                f"models are of batching kind continuous, got {self.batching.kind}",
+            ),
+        ]
+        if told := "; ".join(text for wrong, text in clashes if wrong):
+            raise ValueError(told)
+        return self
+
     @property
     def accelerators(self) -> int:
         """Return how many accelerators the pool holds."""
         return self.replicas * self.tensor_parallel
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Return the models it serves, as they were named; ``unnamed`` where none was."""
+        if self.models:
+            return tuple(entry.model or entry.name for entry in self.models)
+        return (self.model or "unnamed",)
 
 
 class Crash(Part):

@@ -10,8 +10,11 @@ from capplan.replica.contiguous import copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.engine import Batch
-from capplan.replica.latency import batch_seconds, step_time
+from capplan.replica.footprint import FULL, footprint_fraction, load_seconds, pool_of_model
+from capplan.replica.job import Job
+from capplan.replica.latency import StepTime, batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
+from capplan.replica.resident import Hosted, ResidentEngine
 from capplan.replica.static import StaticEngine, static_step_time
 from capplan.scenario import (
     ContinuousBatching,
@@ -65,15 +68,18 @@ class ServingPool:
         engine: EngineKind = "fast",
         machines: Mapping[str, Machine] | None = None,
         demands: Mapping[str, Rates] | None = None,
+        models: Mapping[str, str] | None = None,
     ) -> None:
         self.name = pool.name
         self.queue = BoundedQueue(
             pool.queue, layer="service_queue", clock=clock, expired=gateway.failed
         )
         on = [machines[name] for name in pool.hosts] if machines else []
-        build = _steps_factory(
-            pool, service=service, clock=clock, engine="reference" if on else engine
-        )
+        kind: EngineKind = "reference" if on else engine
+        if pool.models:
+            build = _resident_factory(pool, clock=clock, models=models or {})
+        else:
+            build = _steps_factory(pool, service=service, clock=clock, engine=kind)
         drivers = [build() for _ in range(pool.replicas)]
         self.replicas = tuple(
             Replica(
@@ -109,7 +115,7 @@ class ServingPool:
         attempt.service_queue_in_s = self._clock.now
         attempt.place = "service_queue"
         if not self.queue.line and not self._dispatching and (candidates := self._candidates()):
-            self._route(self.replicas, candidates).submit(attempt)
+            self._route(self.replicas, candidates, attempt).submit(attempt)
         elif not self.queue.enter(attempt):
             self._gateway.failed(attempt, self.queue.full)
 
@@ -137,7 +143,8 @@ class ServingPool:
         self._dispatching = True
         line = self.queue.line
         while line and (candidates := self._candidates()):
-            self._route(self.replicas, candidates).submit(line.pop())
+            attempt = line.pop()
+            self._route(self.replicas, candidates, attempt).submit(attempt)
         self._dispatching = False
 
     def restored(self) -> None:
@@ -176,6 +183,8 @@ class ServingPool:
 
 
 def _share(engine: Batch, machine: Machine, demands: Mapping[str, Rates]) -> Share:
+    if isinstance(engine, ResidentEngine):
+        return Share(machine, demands=demands, running=lambda: engine.in_step)
     return Share(machine, demands=demands, running=lambda: engine.running)
 
 
@@ -211,6 +220,50 @@ def _continuous_factory(
         ContinuousEngine(batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s),
         clock=clock,
     )
+
+
+def _resident_factory(
+    pool: Pool, *, clock: Clock, models: Mapping[str, str]
+) -> Callable[[], Steps]:
+    """Return how a replica of several models is built; ``models`` are those of the classes."""
+    logger.info("pool %s: models, so its steps are not compiled", pool.name)
+    alone = {entry.name: pool_of_model(pool, entry) for entry in pool.models}
+    taken = {entry.name: footprint_fraction(pool, entry) for entry in pool.models}
+    swap = sum(taken.values()) > FULL
+    loads = {entry.name: load_seconds(pool, entry) if swap else 0.0 for entry in pool.models}
+    laws = {name: step_time(own) for name, own in alone.items()}
+
+    def engine(own: Pool, law: StepTime) -> ContinuousEngine:
+        if not isinstance(own.batching, ContinuousBatching):
+            msg = f"models are of continuous batching, got {own.batching.kind}"
+            raise TypeError(msg)
+        return ContinuousEngine(
+            own.batching,
+            step_time=law,
+            kv_blocks=kv_blocks(own),
+            copy_s_per_token=copy_s_per_token(own),
+        )
+
+    def model_of(job: Job) -> str:
+        return models[job.request.request_class] if isinstance(job, Attempt) else ""
+
+    def build() -> Steps:
+        hosted = [
+            Hosted(
+                name=entry.name,
+                engine=engine(alone[entry.name], laws[entry.name]),
+                footprint_fraction=taken[entry.name],
+                kv_fraction=entry.kv_fraction,
+                load_s=loads[entry.name],
+                unload_s=entry.unload_s,
+            )
+            for entry in pool.models
+        ]
+        order = pool.batching.scheduler.order
+        resident = ResidentEngine(hosted, model_of=model_of, order=order, now=lambda: clock.now)
+        return StepByStep(resident, clock=clock)
+
+    return build
 
 
 def _service_seconds(law: ServiceLaw, rng: np.random.Generator) -> Callable[[int, float], float]:

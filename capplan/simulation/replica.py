@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
 from capplan.replica.engine import Batch
 from capplan.replica.job import Job
+from capplan.replica.resident import ResidentEngine
 from capplan.scenario import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
@@ -106,6 +107,10 @@ class Replica:
         """Return whether the replica computes nothing and holds nothing."""
         return self._steps.end_s == math.inf and not self.in_flight
 
+    def holds_model(self, attempt: Attempt) -> bool:
+        """Return whether the model that an attempt needs is here, or is being loaded."""
+        return not isinstance(self.engine, ResidentEngine) or self.engine.holds(attempt)
+
     def submit(self, attempt: Attempt) -> None:
         """Take an attempt into the scheduler queue, or refuse it."""
         engine, now_s = self.engine, self._clock.now
@@ -122,6 +127,8 @@ class Replica:
         room = 0
         if free and self._queue.is_limited:
             room = engine.places - engine.prefilling - engine.decoding
+            if isinstance(engine, ResidentEngine):
+                room = engine.room(attempt)
         if not self._queue.enter(attempt, room=room):
             self._pool.failed(attempt, self._queue.full)
             return

@@ -143,6 +143,7 @@ class _Run:
         routing = stream(seed, replication, Stream.ROUTING).spawn(len(scenario.pools))
         service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
         engine = engine or _engine_for(len(trace.frame))
+        models = {c.name: scenario.model_of(c.name) for c in scenario.classes}
         self.pools = {
             pool.name: ServingPool(
                 pool,
@@ -153,6 +154,7 @@ class _Run:
                 engine=engine,
                 machines=machines,
                 demands=demands,
+                models=models,
             )
             for index, pool in enumerate(scenario.pools)
         }

@@ -17,7 +17,10 @@ decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usag
                                    busy_fraction, step_time_s, batch_size (means per step);
                                    with contiguous KV kv_internal_fragmentation_fraction (of
                                    what is reserved), kv_external_fragmentation_fraction (free
-                                   space outside the largest hole)
+                                   space outside the largest hole); with several models
+                                   resident_models, loads_per_s, evictions_per_s,
+                                   loading_fraction (of the time), and waiting_for_model in
+                                   scheduler_queue (part of its length)
 =============== ================== =========================================================
 
 ``kv_usage_fraction`` is absent where there are no KV blocks; a mean over an interval without
@@ -32,6 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
+from capplan.replica.resident import ResidentEngine
 from capplan.schema import TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
 
@@ -201,9 +205,20 @@ def _replica_probes(replica: Replica) -> Iterable[Probe]:
         for which in ("internal", "external"):
             wasted = partial(getattr, space, f"{which}_fragmentation_fraction")
             yield Probe(decode, name, f"kv_{which}_fragmentation_fraction", wasted)
+    if isinstance(engine, ResidentEngine):
+        yield from _model_probes(engine, name)
     yield Probe(decode, name, "busy_fraction", lambda: replica.busy_s, total=True)
     for metric, read in (
         ("step_time_s", lambda: replica.begun_s),
         ("batch_size", lambda: engine.sequences),
     ):
         yield Probe(decode, name, metric, read, total=True, per=lambda: engine.steps)
+
+
+def _model_probes(engine: ResidentEngine, name: str) -> Iterable[Probe]:
+    decode = "decode"
+    yield Probe("scheduler_queue", name, "waiting_for_model", lambda: engine.waiting_for_model)
+    yield Probe(decode, name, "resident_models", lambda: len(engine.resident))
+    yield Probe(decode, name, "loads_per_s", lambda: engine.loads, total=True)
+    yield Probe(decode, name, "evictions_per_s", lambda: engine.evictions, total=True)
+    yield Probe(decode, name, "loading_fraction", lambda: engine.load_s, total=True)

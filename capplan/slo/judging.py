@@ -97,7 +97,7 @@ def scope_of(runs: Sequence[RunResult], tables: Sequence[pd.DataFrame]) -> Scope
     loads = [_load_range(run, table) for run, table in zip(runs, tables, strict=True)]
     together = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
     return Scope(
-        model=tuple(dict.fromkeys(p.model or "unnamed" for p in first.scenario.pools)),
+        model=tuple(dict.fromkeys(m for p in first.scenario.pools for m in p.model_names)),
         accelerator=tuple(dict.fromkeys(p.accelerator or "unnamed" for p in first.scenario.pools)),
         versions={"capplan": capplan.__version__, **first.versions},
         input_distribution={

@@ -229,7 +229,7 @@ def _versions(run: RunResult) -> dict[str, str]:
     """Return what replicas run: what a server tells; simulated ones run the pool's model."""
     if run.versions or run.backend != "simulated":
         return dict(run.versions)
-    return {pool.name: pool.model or "unnamed" for pool in run.scenario.pools}
+    return {pool.name: ", ".join(pool.model_names) for pool in run.scenario.pools}
 
 
 def _queues_empty(run: RunResult, begin: float, end: float) -> float:

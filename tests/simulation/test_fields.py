@@ -19,6 +19,7 @@ from capplan.scenario import (
     QueuePolicy,
     RateLimit,
     RequestClass,
+    ResidentModel,
     Retry,
     Router,
     Scenario,
@@ -40,6 +41,8 @@ LINEAR = {
     "per_sequence_s": 1e-3,
     "per_context_token_s": 1e-6,
 }
+TERMS = ("base_s", "per_prefill_token_s", "per_sequence_s", "per_context_token_s")
+MODELS = "pools.llm.models"
 STATIC = {"kind": "static", "max_batch_size": 4, "step_time": LINEAR}
 DRAFT = {"num_speculative_tokens": 3, "acceptance": 0.7}
 
@@ -64,7 +67,20 @@ CHANGES = {
         "policy": ("pools.llm.router.policy", "random"),
         "max_in_flight": ("pools.llm.router.max_in_flight", None),
     },
-    Pool: {"replicas": ("pools.llm.replicas", 3), "hosts": ("pools.vector.hosts", [])},
+    Pool: {
+        "replicas": ("pools.llm.replicas", 3),
+        "hosts": ("pools.vector.hosts", []),
+        "models": ("pools.llm.models", [{"name": "x", "kv_fraction": 0.1}]),
+        "load_bandwidth_bytes_per_s": ("pools.llm.load_bandwidth_bytes_per_s", 1e10),
+    },
+    ResidentModel: {
+        "model": (f"{MODELS}.y.model", "Llama-3.2-3B"),
+        "kv_fraction": (f"{MODELS}.y.kv_fraction", 0.4),
+        "load_s": (f"{MODELS}.y.load_s", 0.5),
+        "unload_s": (f"{MODELS}.x.unload_s", 0.5),
+        "weight_dtype": (f"{MODELS}.y.weight_dtype", "int8"),
+        "step_time": (f"{MODELS}.y.step_time", {"kind": "linear"} | dict.fromkeys(TERMS, 1e-4)),
+    },
     ContinuousBatching: {
         "max_num_seqs": (f"{LLM}.max_num_seqs", 2),
         "max_num_batched_tokens": (f"{LLM}.max_num_batched_tokens", 500),
@@ -94,10 +110,7 @@ CHANGES = {
         "compaction": (f"{LLM}.contiguous.compaction", True),
         "copy_s_per_token": (f"{LLM}.contiguous.copy_s_per_token", 1e-3),
     },
-    LinearStep: {
-        name: (f"{STEP}.{name}", 2e-3)
-        for name in ("base_s", "per_prefill_token_s", "per_sequence_s", "per_context_token_s")
-    },
+    LinearStep: {name: (f"{STEP}.{name}", 2e-3) for name in TERMS},
     DynamicBatching: {
         "max_batch_size": (f"{VECTOR}.max_batch_size", 2),
         "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
@@ -128,6 +141,7 @@ CHANGES = {
     },
     RequestClass: {
         "pool": ("classes.chat.pool", "vector"),
+        "model": ("classes.chat.model", "y"),
         "priority": ("classes.chat.priority", -1),
         "streaming": ("classes.chat.streaming", False),
         "cached_fraction": ("classes.chat.cached_fraction", 0.9),
@@ -165,7 +179,17 @@ PACKED = {f"{LLM}.kv_layout": "contiguous", f"{LLM}.contiguous.reserve": "oracle
 IMPATIENT = {"classes.chat.retry.attempt_timeout_s": 0.15}
 BUSY = {"classes.urgent.pool": "vector", "classes.urgent.priority": 2}
 BUSY |= {f"{VECTOR}.service.base_s": 0.5}
+TWO = {
+    MODELS: [
+        {"name": "x", "kv_fraction": 0.6, "load_s": 0.2},
+        {"name": "y", "kv_fraction": 0.6, "model": "Llama-3.1-8B"},
+    ],
+    "pools.llm.load_bandwidth_bytes_per_s": 5e10,
+    "classes.urgent.model": "y",
+}
 GIVEN = {
+    "pools.llm.load_bandwidth_bytes_per_s": TWO,
+    "classes.chat.model": TWO,
     f"{LLM}.max_num_partial_prefills": {f"{LLM}.long_prefill_token_threshold": 20},
     f"{LLM}.max_long_partial_prefills": {f"{LLM}.long_prefill_token_threshold": 20},
     f"{LLM}.stream_interval": IMPATIENT,
@@ -208,6 +232,7 @@ ELSEWHERE = {
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
     ContinuousBatching: {"kind", "contiguous", "gpu_memory_utilization", "scheduler", "step_time"},
+    ResidentModel: {"name", "kv_dtype"},
     LinearStep: {"kind"},
     DynamicBatching: {"kind", "scheduler", "service"},
     StaticBatching: {"kind", "scheduler", "gpu_memory_utilization"},
@@ -335,6 +360,8 @@ def given_for(part, path):
         )
     if part == "Speculation":
         return {f"{LLM}.speculation": DRAFT}
+    if part == "ResidentModel":
+        return TWO
     return GIVEN.get(path, {})
 
 

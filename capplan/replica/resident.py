@@ -1,0 +1,298 @@
+"""Several models on one replica: who is resident, whose step is next, who waits for a load.
+
+Each model has an engine of its own, with its own line and its share of the KV memory. The rules:
+
+- *Compute*: one step at a time, in turn, of the resident models that have something to do. Without
+  a service that merges them, the processes of a device run one at a time (NVIDIA, "Multi-Process
+  Service", section "When to use MPS", 2025); that a turn is one step is an assumption.
+- *Memory*: a model whose request is first in line is loaded as soon as it fits. Where it does not,
+  idle models (nothing runs, nobody waits who is before that request) are unloaded, the least
+  recently used first, but none before they are enough; until then no other request that came
+  later (or of lower priority) is admitted, so the models become idle. Source: Ollama, ``docs/faq``,
+  "How does Ollama handle concurrent requests?", 2025.
+- *Loads*: one at a time, each after the unloads that made room for it; steps of other models go on
+  beside it at full speed (an assumption). At the start, and after a crash, the first models of
+  the list that fit together are resident.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from capplan.replica.continuous import ContinuousEngine
+from capplan.replica.footprint import FULL
+from capplan.replica.job import Job
+from capplan.replica.waiting import ORDERS
+from capplan.scenario.layers import Order
+
+Turn = tuple[float, float]
+"""Rank and arrival of a job: lower is served first, over all models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hosted:
+    """One model, and what it takes of the replica while it is resident."""
+
+    name: str
+    engine: ContinuousEngine
+    footprint_fraction: float
+    kv_fraction: float
+    load_s: float
+    unload_s: float
+
+
+class Lines:
+    """The models' waiting lines, seen as one."""
+
+    def __init__(
+        self, hosted: Iterable[Hosted], engine_of: Callable[[Job], ContinuousEngine]
+    ) -> None:
+        self._lines = [one.engine.waiting for one in hosted]
+        self._engine_of = engine_of
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines))
+
+    def __contains__(self, job: object) -> bool:
+        return any(job in line for line in self._lines)
+
+    def __iter__(self) -> Iterator[Job]:
+        return chain.from_iterable(self._lines)
+
+    def push(self, job: Job, now_s: float) -> None:
+        """Let a job wait from now on."""
+        self._engine_of(job).waiting.push(job, now_s)
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out wherever it stands; False if it does not wait here."""
+        return self._engine_of(job).waiting.remove(job)
+
+    def oldest(self) -> tuple[float, Job] | None:
+        """Return since when the longest waiting job waits, and the job; None if nobody does."""
+        found = [oldest for line in self._lines if (oldest := line.oldest())]
+        return min(found, key=lambda entry: entry[0], default=None)
+
+
+class ResidentEngine:
+    """The batching state of a replica with several models; see the module.
+
+    ``model_of`` names the model of a job, ``now`` is the time.
+
+    Attributes
+    ----------
+    loads, evictions
+        Totals since the start; what is resident at the start was not loaded.
+    """
+
+    joins_running = True
+    has_kv = True
+
+    def __init__(
+        self,
+        hosted: Sequence[Hosted],
+        *,
+        model_of: Callable[[Job], str],
+        order: Order,
+        now: Callable[[], float],
+    ) -> None:
+        self._hosted = {one.name: one for one in hosted}
+        self._model_of = model_of
+        self._rank = ORDERS[order]
+        self._now = now
+        self._engines = [one.engine for one in hosted]
+        for engine in self._engines:
+            engine.admits = self._admits
+        self.waiting = Lines(hosted, self._engine_of)
+        self.places = self._engines[0].places
+        self.steps = self.loads = self.evictions = 0
+        self._booked_s = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._ready_s: dict[str, float] = {}
+        """From when each resident model can run, least recently used first."""
+        self._free_s = -math.inf
+        self._last: Turn = (math.inf, math.inf)
+        self._stepping: Hosted | None = None
+        for name, one in self._hosted.items():
+            if self.held_fraction + one.footprint_fraction <= FULL:
+                self._ready_s[name] = -math.inf
+
+    @property
+    def held_fraction(self) -> float:
+        """Return the share of the memory that resident and loading models take."""
+        return sum(self._hosted[name].footprint_fraction for name in self._ready_s)
+
+    @property
+    def resident(self) -> list[str]:
+        """Return the models that can run, least recently used first."""
+        now_s = self._now()
+        return [name for name, ready_s in self._ready_s.items() if ready_s <= now_s]
+
+    @property
+    def load_s(self) -> float:
+        """Return for how long models were loaded and unloaded until now, s."""
+        return self._booked_s - max(self._free_s - self._now(), 0.0)
+
+    @property
+    def waiting_for_model(self) -> int:
+        """Return how many wait for a model that is not resident."""
+        ready = self.resident
+        return sum(len(o.engine.waiting) for o in self._hosted.values() if o.name not in ready)
+
+    def holds(self, job: Job) -> bool:
+        """Return whether the model of a job is resident, or is being loaded."""
+        return self._model_of(job) in self._ready_s
+
+    def room(self, job: Job) -> int:
+        """Return how many jobs like this a free replica takes at once."""
+        return self.places if self._model_of(job) in self.resident else 0
+
+    @property
+    def wake_s(self) -> float:
+        """Return when a free engine wants to be asked again, s: when a load ends."""
+        return self._free_s if self._free_s > self._now() else math.inf
+
+    @property
+    def sequences(self) -> int:
+        """Return the jobs scheduled, over all steps."""
+        return sum(engine.sequences for engine in self._engines)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Return the prompt tokens computed."""
+        return sum(engine.prefill_tokens for engine in self._engines)
+
+    @property
+    def output_tokens(self) -> int:
+        """Return the tokens made."""
+        return sum(engine.output_tokens for engine in self._engines)
+
+    @property
+    def preemptions(self) -> int:
+        """Return the sequences preempted so far."""
+        return sum(engine.preemptions for engine in self._engines)
+
+    @property
+    def prefilling(self) -> int:
+        """Return how many running jobs have no token yet."""
+        return sum(engine.prefilling for engine in self._engines)
+
+    @property
+    def decoding(self) -> int:
+        """Return how many running jobs decode."""
+        return sum(engine.decoding for engine in self._engines)
+
+    @property
+    def running(self) -> Iterable[Job]:
+        """Return the running jobs of all models."""
+        return chain.from_iterable(engine.running for engine in self._engines)
+
+    @property
+    def in_step(self) -> Iterable[Job]:
+        """Return the running jobs of the model whose step it is."""
+        return () if self._stepping is None else self._stepping.engine.running
+
+    @property
+    def kv_usage_fraction(self) -> float:
+        """Return the share of the resident models' KV memory in use; NaN if none is resident."""
+        held = [self._hosted[name] for name in self._ready_s]
+        whole = sum(one.kv_fraction for one in held)
+        used = sum(one.kv_fraction * one.engine.kv_usage_fraction for one in held)
+        return used / whole if held else math.nan
+
+    def refusal(self, job: Job) -> str | None:
+        """Return why a job can never run here, None if it can."""
+        return self._engine_of(job).refusal(job)
+
+    def begin(self, now_s: float) -> float | None:
+        """Load what can be, form the next step; return its length, None if there is none."""
+        self._load(now_s)
+        for name in self.resident:
+            one = self._hosted[name]
+            one.engine.steps = self.steps
+            seconds = one.engine.begin(now_s)
+            if seconds is not None:
+                self.steps = one.engine.steps
+                self._ready_s[name] = self._ready_s.pop(name)
+                self._stepping = one
+                return seconds
+        return None
+
+    def end(self, now_s: float) -> list[Job]:
+        """End the step; return the jobs that leave."""
+        stepped, self._stepping = self._stepping, None
+        return [] if stepped is None else stepped.engine.end(now_s)
+
+    def abort(self, job: Job) -> bool:
+        """Give a job up: True if it left at once, False if it leaves at the end of the step."""
+        engine = self._engine_of(job)
+        if engine.abort(job):
+            return True
+        if self._stepping is not None and self._stepping.engine is engine:
+            return False
+        engine.let_go()
+        return True
+
+    def made(self, job: Job) -> int:
+        """Return how many tokens of a job's answer exist by now."""
+        return self._engine_of(job).made(job)
+
+    def clear(self) -> list[Job]:
+        """Lose everything, as in a crash; return the jobs that were here."""
+        jobs = [job for engine in self._engines for job in engine.clear()]
+        self._booked_s = self.load_s
+        self._start()
+        return jobs
+
+    def _engine_of(self, job: Job) -> ContinuousEngine:
+        return self._hosted[self._model_of(job)].engine
+
+    def _turn(self, job: Job) -> Turn:
+        return (self._rank(job), job.scheduler_queue_in_s)
+
+    def _admits(self, job: Job) -> bool:
+        return self._turn(job) <= self._last
+
+    def _load(self, now_s: float) -> None:
+        """Load the models that are asked for, in the order of who asks, as long as they fit."""
+        self._last = (math.inf, math.inf)
+        while self._free_s <= now_s and (asked := self._asked()):
+            one, turn = asked
+            idle = self._idle_enough(one, turn)
+            if idle is None:
+                self._last = turn
+                return
+            for name in idle:
+                del self._ready_s[name]
+                self._hosted[name].engine.kv.clear()
+            seconds = sum(self._hosted[name].unload_s for name in idle) + one.load_s
+            self._free_s = self._ready_s[one.name] = now_s + seconds
+            self._booked_s += self._free_s - now_s
+            self.loads += 1
+            self.evictions += len(idle)
+
+    def _asked(self) -> tuple[Hosted, Turn] | None:
+        """Return the model, of those not here, that the first in line asks for, and its turn."""
+        asked = [
+            (one, self._turn(job))
+            for name, one in self._hosted.items()
+            if name not in self._ready_s and (job := one.engine.waiting.first())
+        ]
+        return min(asked, key=lambda entry: entry[1], default=None)
+
+    def _idle_enough(self, one: Hosted, turn: Turn) -> list[str] | None:
+        """Return the models to unload to make room for one more; None if too few are idle."""
+        held, idle = self.held_fraction + one.footprint_fraction, []
+        for name in self._ready_s:
+            if held <= FULL:
+                break
+            engine = self._hosted[name].engine
+            first = engine.waiting.first()
+            if not engine.running and (first is None or self._turn(first) > turn):
+                idle.append(name)
+                held -= self._hosted[name].footprint_fraction
+        return idle if held <= FULL else None

@@ -1,0 +1,94 @@
+"""How long a step of a replica takes: where the figures come from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from capplan.scenario.part import Fraction, Part, PositiveSeconds, Rate, Seconds
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class LinearStep(Part):
+    """Step time linear in what the step computes.
+
+    seconds = base_s + per_prefill_token_s · prefill tokens + per_sequence_s · decoding sequences
+    + per_context_token_s · context tokens of the decoding sequences.
+    """
+
+    kind: Literal["linear"] = "linear"
+    base_s: PositiveSeconds
+    per_prefill_token_s: NonNegative
+    per_sequence_s: NonNegative
+    per_context_token_s: NonNegative
+
+
+class RooflineStep(Part):
+    """Step time from the accelerator's and the model's own numbers.
+
+    Defaults and their sources: see ``capplan.replica.roofline``.
+    """
+
+    kind: Literal["roofline"] = "roofline"
+    compute_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
+    """Share of the peak rate that large matrix products reach."""
+    memory_efficiency: Annotated[Fraction, Field(gt=0)] = 0.8
+    """Share of the peak bandwidth that reading weights and activations reaches."""
+    overhead_s: Seconds = 0.0006
+    """Scheduler and kernel-launch time of a step that the accelerator idles, s."""
+    per_sequence_s: Seconds = 1e-5
+    """The same for each decoding sequence of a step, s."""
+
+
+class TablesStep(Part):
+    """Step time from measured kernels: see ``capplan.replica.kernel_tables``."""
+
+    kind: Literal["tables"] = "tables"
+    path: str
+    """Folder of a kernel profile."""
+    overhead_s: Seconds = 0.0
+    """What the accelerator idles between the kernels of a step, s."""
+    per_sequence_s: Seconds = 0.0
+    """The same for each decoding sequence of a step, s."""
+
+
+class SiliconStep(Part):
+    """Step time from the database of aiconfigurator-core: see ``capplan.replica.silicon``."""
+
+    kind: Literal["silicon"] = "silicon"
+    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    backend_version: str = "current"
+    """Version of the engine in the database; ``current`` = its newest complete one."""
+    overhead_s: Seconds = 0.0
+    """What the accelerator idles in a step, s."""
+    per_sequence_s: Seconds = 0.0
+    """The same for each decoding sequence of a step, s."""
+
+
+Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
+
+
+class CalibratedStep(Part):
+    """Step time of another source with its terms scaled: see ``capplan.replica.calibrated``.
+
+    What ``capplan calibrate`` writes.
+    """
+
+    kind: Literal["calibrated"] = "calibrated"
+    base: Base = RooflineStep()
+    dense_scale: Rate = 1.0
+    """Of what a decode step takes without context."""
+    context_scale: Rate = 1.0
+    """Of reading the KV."""
+    prefill_scale: Rate = 1.0
+    """Of what a prefill adds."""
+    fixed_s: Seconds = 0.0
+    """Added to each step, s."""
+
+
+StepTime = Annotated[
+    LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep,
+    Field(discriminator="kind"),
+]
