@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from capplan.budget.results import SEVERITY, ClassBudget, Finding
 from capplan.budget.service import PoolService
+from capplan.replica.footprint import FULL, footprint_fraction
 from capplan.scenario import Part, Queue, RequestClass, Scenario
 
 TOLERANCE_FRACTION = 0.05
@@ -82,6 +83,7 @@ def find(
         found += retries_exceed(c)
     for service in services.values():
         found += overload(service)
+        found += swaps(service, scenario)
         found += no_owner(scenario, service.pool.name)
     found += unlimited(scenario, list(services))
     found += differs(scenario, settings)
@@ -270,6 +272,21 @@ def overload(service: PoolService) -> Iterator[Finding]:
             value=service.rate_rps,
             limit=service.drain_rps,
             next_action=f"at least {needed} replicas, or less load",
+        )
+
+
+def swaps(service: PoolService, scenario: Scenario) -> Iterator[Finding]:
+    """Find models that are asked for but not resident together: the budget leaves loads out."""
+    pool, asked = service.pool, {scenario.model_of(name) for name in service.by_class}
+    held = sum(footprint_fraction(pool, entry) for entry in pool.models if entry.name in asked)
+    if held > FULL:
+        yield Finding(
+            rule="swaps",
+            outcome="unknown",
+            field=f"pools.{pool.name}.models",
+            value=held,
+            limit=1.0,
+            next_action="simulate, which counts loads; or smaller kv_fraction, or a pool each",
         )
 
 

@@ -251,6 +251,6 @@ class Scenario(Part):
         return self.pool(self.request_class(request_class).pool or self.pools[0].name)
 
     def model_of(self, request_class: str) -> str:
-        """Return the name of the model, among those of its pool, that a class needs; "" if one."""
+        """Return which of its pool's models a class needs, by name; "" where the pool has none."""
         models = self.pool_of(request_class).models
         return self.request_class(request_class).model or (models[0].name if models else "")

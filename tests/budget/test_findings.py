@@ -46,6 +46,10 @@ BROKEN = {
     },
     "retries_without_timeout": {"classes.chat.retry": {"max_attempts": 2}},
     "overload": {"traffic.shape.rate_rps": 400.0},
+    "swaps": {
+        "pools.llm.models": [{"name": name, "kv_fraction": 0.6, "load_s": 1.0} for name in "xy"],
+        "classes.batch.model": "y",
+    },
     "unlimited": {"pools.llm.queue.wait_limit_s": None},
     "differs_from_budget": {"pools.llm.queue.wait_limit_s": 0.1},
 }
