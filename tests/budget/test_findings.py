@@ -48,6 +48,7 @@ BROKEN = {
     "overload": {"traffic.shape.rate_rps": 400.0},
     "swaps": {
         "pools.llm.models": [{"name": name, "kv_fraction": 0.6, "load_s": 1.0} for name in "xy"],
+        "classes.batch.pool": "llm",
         "classes.batch.model": "y",
     },
     "unlimited": {"pools.llm.queue.wait_limit_s": None},
