@@ -94,6 +94,15 @@ def test_a_load_does_not_hold_up_the_models_that_are_there(build, trace_of):
     assert log["finish_s"].tolist() == [1.0, 14.5, 12.0]
 
 
+def test_who_waits_for_a_load_takes_a_place_in_the_queue(build, trace_of):
+    """A free replica takes a batch of x at once beyond its queue, but of y, who waits, only one."""
+    batching = CONTINUOUS | {"scheduler": {"length": 1}}
+    trace = trace_of([0, 0, 10, 11], output_tokens=1, request_class=list("xxyy"))
+    log = simulate(several(build, models(0.6), batching=batching), trace=trace).requests
+    assert log["outcome"].tolist() == ["succeeded"] * 3 + ["rejected"]
+    assert log["reason"].tolist()[3] == "queue_full"
+
+
 @pytest.mark.parametrize(("policy", "loads"), [("least_in_flight", 7), ("model_resident", 1)])
 def test_the_router_that_looks_for_the_model_loads_it_once(build, trace_of, policy, loads):
     scenario = several(build, models(0.6), replicas=2, pool={"router": {"policy": policy}})
