@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from tqdm import tqdm as terminal_tqdm
 from tqdm.auto import tqdm as notebook_tqdm
 
+from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
-from capplan.evidence.encoding import plain
 from capplan.results import headline
 from capplan.scenario import Scenario, Steady
 from capplan.scenario.files import with_values

@@ -63,7 +63,7 @@ def _add_source(parser: Any, what: str) -> None:
 
 def _calibrate(args: argparse.Namespace) -> int:
     from capplan.calibration import calibrate
-    from capplan.evidence.encoding import to_text
+    from capplan.encoding import to_text
     from capplan.evidence.folders import write_file
     from capplan.measured import read_measured
 

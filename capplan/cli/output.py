@@ -9,7 +9,7 @@ from typing import Any
 
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
-    from capplan.evidence.encoding import to_text
+    from capplan.encoding import to_text
 
     sys.stdout.write(to_text(document))
 

@@ -48,8 +48,8 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
 
+    from capplan.encoding import plain
     from capplan.evidence import write_run
-    from capplan.evidence.encoding import plain
     from capplan.evidence.store import inputs_of
     from capplan.results import headline
     from capplan.simulation import simulate

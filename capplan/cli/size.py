@@ -65,8 +65,8 @@ def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
     _check(args, scenario)
 
+    from capplan.encoding import plain
     from capplan.evidence import store
-    from capplan.evidence.encoding import plain
     from capplan.sizing import size
     from capplan.traffic.draw import draw
 

@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
 
-    from capplan.evidence.encoding import plain
+    from capplan.encoding import plain
     from capplan.stages import run_stages
 
     _check_out(Path(args.out))

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capplan.evidence.encoding import to_text
+from capplan.encoding import to_text
 from capplan.evidence.folders import write_file
 from capplan.schema import DataError
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capplan.evidence.encoding import plain
+from capplan.encoding import plain
 
 if TYPE_CHECKING:
     import pandas as pd

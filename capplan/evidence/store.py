@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capplan.encoding import plain, to_text
 from capplan.evidence.circumstances import circumstances, versions
-from capplan.evidence.encoding import plain, to_text
 from capplan.evidence.folders import new_folder, write_file
 from capplan.evidence.hashing import content_hash, file_hash, file_hashes
 from capplan.evidence.manifest import Inputs, TraceIdentity

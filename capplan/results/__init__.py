@@ -4,7 +4,6 @@ from capplan.results.books import books, check_books
 from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
 from capplan.results.groups import grouped, length_bucket, phase
 from capplan.results.headline import goodput, headline, outcome_counts, system_stability
-from capplan.results.jsonsafe import to_json
 from capplan.results.requests import per_request
 from capplan.results.run import DrawnTrace, RunResult
 from capplan.results.segments import SEGMENTS, segments
@@ -33,5 +32,4 @@ __all__ = [
     "segments",
     "system_stability",
     "timeline_table",
-    "to_json",
 ]

@@ -34,7 +34,7 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     -------
     dict
         The keys of ``simulate --json`` except ``run_id`` and ``verdict``; NaN where nothing was
-        measured (see :func:`capplan.results.to_json`).
+        measured (see :func:`capplan.encoding.plain`).
     """
     requests = per_request(result) if table is None else table
     attempts = result.judged

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.budget import allocate
+from capplan.encoding import plain
 from capplan.queueing import servers_for_wait
-from capplan.results import to_json
 from capplan.scenario import Pool, Scenario
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RuleOfThumb:
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule as plain values."""
-        return {name: to_json(getattr(self, name)) for name in self.__slots__}
+        return {name: plain(getattr(self, name)) for name in self.__slots__}
 
 
 def rules_of_thumb(

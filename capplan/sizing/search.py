@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.results import to_json
+from capplan.encoding import plain
 from capplan.scenario import Pool, Scenario
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
@@ -92,9 +92,9 @@ class Sizing:
         """Return the document of ``size --json``, without its ``run_id``."""
         return {
             "pool": self.pool,
-            "replicas": to_json(self.replicas),
-            "capacity_table": to_json(self.capacity_table.to_dict("records")),
-            "failure_margin": to_json(self.failure_margin.to_dict("records")),
+            "replicas": plain(self.replicas),
+            "capacity_table": plain(self.capacity_table.to_dict("records")),
+            "failure_margin": plain(self.failure_margin.to_dict("records")),
             "rules_of_thumb": [rule.to_json() for rule in self.rules],
             "rejected": [rejection.to_json() for rejection in self.rejected],
             "verdict": self.verdict.to_json(),

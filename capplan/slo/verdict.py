@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from capplan.results import to_json
+from capplan.encoding import plain
 from capplan.scenario import Origin
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
@@ -43,7 +43,7 @@ class Reason:
 
     def to_json(self) -> dict[str, Any]:
         """Return the reason as plain JSON values."""
-        return {name: to_json(getattr(self, name)) for name in self.__slots__}
+        return {name: plain(getattr(self, name)) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Verdict:
             "outcome": self.outcome,
             "summary": str(self),
             "reasons": [reason.to_json() for reason in self.reasons],
-            "scope": to_json(self.scope),
+            "scope": plain(self.scope),
             "defaults": sorted({reason.rule for reason in self.defaults}),
         }
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
-from capplan.evidence.encoding import plain
 from capplan.slo import PRECEDENCE, Verdict, scope_of
 from capplan.stages.metrics import levels
 from capplan.stages.rules import Findings, rules

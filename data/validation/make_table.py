@@ -13,7 +13,7 @@ from pathlib import Path
 
 from capplan.bundled import shared_data_path
 from capplan.calibration import calibrate
-from capplan.evidence.encoding import to_text
+from capplan.encoding import to_text
 from capplan.measured import read_measured, replay_scenario
 from capplan.replica.profiles import find_profile
 from capplan.schema import DataError

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from capplan.calibration import calibrate, read_latency
-from capplan.evidence.encoding import to_text
+from capplan.encoding import to_text
 from capplan.measured import read_measured
 from capplan.schema import DataError
 from capplan.validation import validate

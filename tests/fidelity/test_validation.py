@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from capplan.evidence.encoding import to_text
+from capplan.encoding import to_text
 from capplan.measured import read_measured, replay_scenario
 from capplan.replica.profiles import find_profile
 from capplan.validation import Figure, validate

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from capplan import pages
-from capplan.evidence.encoding import to_text
+from capplan.encoding import to_text
 from capplan.pages.conclusion import Finding, capacity_table, conclude, time_by_layer
 from capplan.results import segments
 from capplan.simulation import simulate

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from capplan.encoding import plain
 from capplan.results import (
     grouped,
     headline,
     per_request,
     phase,
     pool_cost_usd_per_hour,
-    to_json,
 )
 from capplan.results.headline import goodput, wasted_token_fraction
 
@@ -47,7 +47,7 @@ def four(make_run, served, ended):
 def test_headline_has_the_keys_of_the_contract_and_is_json(four):
     found = headline(four)
     assert set(found) >= KEYS
-    json.dumps(to_json(found), allow_nan=False)
+    json.dumps(plain(found), allow_nan=False)
     assert set(found["by_class"]) == {"chat", "jobs"}
     assert set(found["ttft_s"]) == {"mean", "p50", "p90", "p95", "p99"}
 
@@ -67,7 +67,7 @@ def test_headline_of_four_requests_by_hand(four):
     assert found["accelerator_busy_fraction"] == pytest.approx(0.25)
     assert found["ttft_s"]["mean"] == pytest.approx((1.3 + 3.8) / 2)
     assert found["ttft_censored_s"]["p50"] == math.inf
-    assert to_json(found["ttft_censored_s"])["p99"] == "inf"
+    assert plain(found["ttft_censored_s"])["p99"] == "inf"
     assert found["double_queued_fraction"] == pytest.approx(1 / 3)
     assert found["queue_wait_s"]["scheduler_queue"]["mean"] == pytest.approx((0 + 0 + 6.0) / 3)
     assert found["cost_usd_per_success"] == pytest.approx(3.6 / 36 / 2)
@@ -80,7 +80,7 @@ def test_a_class_without_requests_has_nothing_measured_not_zero(four):
     assert jobs["offered"] == 0
     assert all(math.isnan(v) for v in jobs["e2e_s"].values())
     assert math.isnan(jobs["error_rate_fraction"])
-    assert to_json(jobs["e2e_s"])["p99"] is None
+    assert plain(jobs["e2e_s"])["p99"] is None
 
 
 def test_cost_without_a_price_is_unknown_and_without_a_success_infinite(

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from capplan.encoding import plain
 from capplan.results import (
     QUEUES,
     books,
@@ -14,7 +15,6 @@ from capplan.results import (
     per_request,
     queue_waits,
     segments,
-    to_json,
 )
 from capplan.scenario.files import load_scenario
 from capplan.simulation import simulate
@@ -78,7 +78,7 @@ def test_waits_are_never_negative_nor_longer_than_the_attempt(result):
 
 def test_classes_and_groups_add_up_to_the_whole(result):
     found = headline(result)
-    json.dumps(to_json(found), allow_nan=False)
+    json.dumps(plain(found), allow_nan=False)
     assert found["offered"] == len(result.trace.frame)
     assert sum(found["outcomes"].values()) == found["offered"]
     for outcome, count in found["outcomes"].items():
@@ -95,9 +95,9 @@ def test_figures_stay_in_their_bounds(result):
     for name in ("accelerator_busy_fraction", "wasted_token_fraction", "error_rate_fraction",
                  "timeout_fraction", "double_queued_fraction", "goodput_fraction"):  # fmt: skip
         assert 0.0 <= found[name] <= 1.0 + 1e-9, name
-    for plain, censored in (("ttft_s", "ttft_censored_s"), ("e2e_s", "e2e_censored_s")):
+    for latency, censored in (("ttft_s", "ttft_censored_s"), ("e2e_s", "e2e_censored_s")):
         for quantile in ("p50", "p90", "p95", "p99"):
-            assert found[plain][quantile] <= found[censored][quantile]
+            assert found[latency][quantile] <= found[censored][quantile]
 
 
 def test_a_verdict_is_reached_and_never_a_pass_from_thin_evidence(result):

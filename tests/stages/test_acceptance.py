@@ -6,8 +6,8 @@ import math
 import pytest
 
 from capplan.cli import main
+from capplan.encoding import to_text
 from capplan.evidence import read_run
-from capplan.evidence.encoding import to_text
 from capplan.scenario.files import write_scenario
 from capplan.schema import DataError
 from capplan.stages import run_stages

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capplan.evidence.encoding import plain, to_text
+from capplan.encoding import plain, to_text
 from capplan.scenario import Queue
 
 
