@@ -188,8 +188,7 @@ def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
             field=f"classes.{budget.request_class}.promises.{budget.basis}",
             value=total,
             limit=budget.promise_s,
-            next_action=f"wait limits of {max(budget.remaining_s, 0):.3g} s in all, "
-            f"not {stated:.3g} s",
+            next_action=f"wait limits that are shorter by {total - budget.promise_s:.2g} s in all",
             request_class=budget.request_class,
         )
 

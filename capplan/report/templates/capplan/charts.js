@@ -2,7 +2,8 @@
 for (const figure of document.querySelectorAll("figure.chart")) {
   const spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   const live = document.createElement("div");
-  const options = { actions: false, renderer: "svg", tooltip: true };
+  // Log level 1, errors only: a layer without rows (a quantile that does not exist) is no warning.
+  const options = { actions: false, renderer: "svg", tooltip: true, logLevel: 1 };
   vegaEmbed(live, spec, options)
     .then(() => {
       figure.querySelector(".drawing").replaceWith(live);
