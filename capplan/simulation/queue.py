@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ class BoundedQueue:
         self.refused = 0
         self.is_limited = rules.length is not None
         self._length = rules.length
-        self._limit_s = rules.wait_limit_s
+        self._limit_s = math.inf if rules.wait_limit_s is None else rules.wait_limit_s
         self._clock = clock
         self._expired = expired
         self._alarm: Alarm | None = None
@@ -52,7 +53,7 @@ class BoundedQueue:
             return False
         now_s = self._clock.now
         self.line.push(attempt, now_s)
-        if self._limit_s is not None and self._alarm is None:
+        if self._alarm is None and self._limit_s < math.inf:
             self._arm(now_s + self._limit_s)
         return True
 
@@ -70,11 +71,10 @@ class BoundedQueue:
 
         Whoever they make enter again in this instant must not set a second one.
         """
-        limit_s = self._limit_s or 0.0
         while oldest := self.line.oldest():
             since_s, attempt = oldest
-            if since_s + limit_s > self._clock.now:
-                self._arm(since_s + limit_s)
+            if since_s + self._limit_s > self._clock.now:
+                self._arm(since_s + self._limit_s)
                 return
             self.line.remove(attempt)
             self._expired(attempt, self._late)

@@ -244,8 +244,11 @@ def _share(
     found = share_interval(count, n)
     if least is not None:
         outcome, bound = _lower(found, least), f"at least {_plain(least)}"
+    elif most is not None:
+        outcome, bound = _upper(found, most), f"at most {_plain(most)}"
     else:
-        outcome, bound = _upper(found, most or 0.0), f"at most {_plain(most or 0.0)}"
+        msg = f"{rule}: a least or a greatest value is needed"
+        raise ValueError(msg)
     evidence = f"{count} of {n} {text}, {_percent(found)}, promised {bound}"
     action = _next(outcome, NEXT_SHARE[rule])
     yield judged.reason(rule, outcome, value=found.value, evidence=evidence, next_action=action)
