@@ -129,12 +129,12 @@ def _busy(shape: Calendar, time_s: Floats) -> NDArray[np.bool_]:
     since_midnight = time_s / HOUR_S + shape.start_hour
     first = np.floor(since_midnight)
     part = since_midnight - first
-    rate = _hourly(shape, first) * (1 - part) + _hourly(shape, first + 1) * part
+    rate = hourly_factor(shape, first) * (1 - part) + hourly_factor(shape, first + 1) * part
     return rate >= 1.0
 
 
-def _hourly(shape: Calendar, hour: Floats) -> Floats:
-    """Return the factor at full hours counted from the first midnight."""
+def hourly_factor(shape: Calendar, hour: Floats) -> Floats:
+    """Return the factor on the mean rate at full hours, counted from the first midnight."""
     import numpy as np
 
     day, of_day = np.divmod(hour.astype(np.int64), HOURS_OF_A_DAY)

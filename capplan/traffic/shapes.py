@@ -7,9 +7,8 @@ import math
 from typing import TYPE_CHECKING
 
 from capplan.scenario.closed import ClosedLoop
+from capplan.scenario.phases import HOUR_S, hourly_factor
 from capplan.scenario.shapes import (
-    DAYS_OF_A_WEEK,
-    HOURS_OF_A_DAY,
     Calendar,
     Ramp,
     Replay,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-HOUR_S = 3600.0
 PIECES_OF_A_WAVE = 64
 
 
@@ -120,12 +118,8 @@ def _calendar(shape: Calendar, duration_s: float) -> RateCurve:
     import numpy as np
 
     first = math.floor(shape.start_hour)
-    hour = first + np.arange(math.ceil(duration_s / HOUR_S) + 2)
-    day = hour // HOURS_OF_A_DAY
-    factor = np.asarray(shape.weekdays)[(shape.start_weekday + day) % DAYS_OF_A_WEEK]
-    factor = np.where(np.isin(day, shape.holidays), shape.holiday_factor, factor)
-    pattern = np.asarray(shape.hours) / np.mean(shape.hours)
-    rate = shape.rate_rps * factor * pattern[hour % HOURS_OF_A_DAY]
+    hour = first + np.arange(math.ceil(duration_s / HOUR_S) + 2.0)
+    rate = shape.rate_rps * hourly_factor(shape, hour)
     at = (hour - shape.start_hour) * HOUR_S
     time = np.concatenate([[0.0], at[(at > 0) & (at < duration_s)], [duration_s]])
     return curve(time, np.interp(time, at, rate))
