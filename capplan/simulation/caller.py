@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from capplan.scenario import Retry
@@ -33,6 +33,8 @@ class Callers:
         Attempts that are on their way.
     ended
         Attempts that are over, by outcome.
+    listeners
+        Who is told of every attempt that is over, in this order.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Callers:
         self.pending = 0
         self.in_flight = 0
         self.ended: Counter[str] = Counter()
+        self.listeners: list[Callable[[Attempt], None]] = []
         self._crowd = crowd
         self._connections = connections
         self._retries = retries
@@ -155,6 +158,8 @@ class Callers:
         attempt.finish_s = self._clock.now
         self.in_flight -= 1
         self.ended[outcome] += 1
+        for told in self.listeners:
+            told(attempt)
 
     def _try_again(self, attempt: Attempt, failure: Failure) -> None:
         request = attempt.request

@@ -32,7 +32,9 @@ class Rank:
     """A free replica starts a step or batch."""
     SETTLE = 5 * ROOM
     """What runs on a shared host gets its speed."""
-    SAMPLE = 6 * ROOM
+    CHECK = 6 * ROOM
+    """Breakers and autoscalers read what they heed, and act."""
+    SAMPLE = 7 * ROOM
     """The timeline is sampled."""
 
 
@@ -112,7 +114,7 @@ class Clock(simpy.Environment):
         while busy():
             if not queue or queue[0][0] > until_s:
                 self.now = self._now = until_s
-                self.reached = 7 * ROOM
+                self.reached = 8 * ROOM
                 break
             step()
         return self.now

@@ -82,6 +82,10 @@ class GatewayHost:
         """Return whether anybody waits in the gateway's queue."""
         return bool(self.queue.line)
 
+    def pool_of(self, attempt: Attempt) -> ServingPool:
+        """Return the pool that an attempt is served by, or would be."""
+        return self.pools[attempt.request.request_class]
+
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the network: refuse it, let it wait, or admit it."""
         if attempt.place != "network":

@@ -122,6 +122,10 @@ class RequestLog:
     def __len__(self) -> int:
         return self._put_away + len(self.attempts)
 
+    def first_token_s(self, attempt: Attempt) -> float:
+        """Return when the first token of an attempt reached its caller, s; NaN if none has."""
+        return _first_token_s(attempt, self._network_s, self._leaves_s)
+
     def add(self, attempt: Attempt) -> None:
         """Take an attempt that is being sent."""
         self.attempts.append(attempt)

@@ -99,6 +99,8 @@ class ServingPool:
         self._limit = pool.router.max_in_flight
         self._serving = list(self.replicas)
         self._dispatching = False
+        self.arrived = 0
+        """Attempts that came from the gateway."""
 
     @property
     def idle(self) -> bool:
@@ -112,6 +114,7 @@ class ServingPool:
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the gateway: into the service queue, and on if a replica is free."""
+        self.arrived += 1
         attempt.service_queue_in_s = self._clock.now
         attempt.place = "service_queue"
         if not self.queue.line and not self._dispatching and (candidates := self._candidates()):
