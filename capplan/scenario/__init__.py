@@ -34,15 +34,14 @@ from capplan.scenario.closed import (
     LognormalThink,
     Think,
 )
+from capplan.scenario.faults import Crash, Fault
 from capplan.scenario.hosts import Demand, Host, overfull
 from capplan.scenario.layers import Gateway, GatewayQueue, Network, Queue, RateLimit, Router
 from capplan.scenario.models import ResidentModel
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
     ContinuousBatching,
-    Crash,
     DynamicBatching,
-    Fault,
     Pool,
     ServiceLaw,
     StaticBatching,

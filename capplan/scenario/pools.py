@@ -287,19 +287,3 @@ class Pool(Part):
         if self.models:
             return tuple(entry.model or entry.name for entry in self.models)
         return (self.model or "unnamed",)
-
-
-class Crash(Part):
-    """``count`` replicas of a pool stop at ``at_s``; what they ran fails.
-
-    They return empty after ``down_s``; None = they stay away.
-    """
-
-    kind: Literal["crash"] = "crash"
-    pool: Name | None = None
-    at_s: Seconds
-    count: Count = 1
-    down_s: PositiveSeconds | None = None
-
-
-Fault = Crash
