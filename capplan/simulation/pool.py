@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
 
-from capplan.replica.contiguous import copy_s_per_token
-from capplan.replica.continuous import ContinuousEngine
-from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.engine import Batch
-from capplan.replica.footprint import FULL, footprint_fraction, load_seconds, pool_of_model
-from capplan.replica.job import Job
-from capplan.replica.latency import StepTime, batch_seconds, step_time
-from capplan.replica.memory import kv_blocks
-from capplan.replica.resident import Hosted, ResidentEngine
-from capplan.replica.static import StaticEngine, static_step_time
-from capplan.scenario import (
-    ContinuousBatching,
-    DynamicBatching,
-    Pool,
-    ServiceLaw,
-    StaticBatching,
-)
+from capplan.replica.resident import ResidentEngine
+from capplan.scenario import Pool
 from capplan.simulation.attempt import Attempt, Failure
-from capplan.simulation.clock import Clock
+from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.engines import EngineKind, engine_factory
 from capplan.simulation.machine import Machine, Rates, Share
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import Replica
 from capplan.simulation.routing import ROUTES
-from capplan.simulation.steps import StepByStep, Steps
 
 if TYPE_CHECKING:
     import numpy as np
 
-logger = logging.getLogger(__name__)
-
-EngineKind = Literal["fast", "reference"]
-"""``fast``: compiled steps wherever a pool's batching has them; ``reference``: never."""
+SCALED_DOWN = "scaled_down"
+"""Why what still ran failed when a replica was to leave and its grace was over."""
 
 
 class Downstream(Protocol):
@@ -54,8 +38,36 @@ class Downstream(Protocol):
         """Return whether anybody waits at the gateway."""
 
 
+class Watcher(Protocol):
+    """Whoever wants to know which replicas come and go while the run goes on."""
+
+    def joined(self, replica: Replica) -> None:
+        """Know that a replica has come into service."""
+
+    def left(self, replica: Replica) -> None:
+        """Know that a replica is gone for good."""
+
+
+class Standby(Protocol):
+    """Whoever keeps warm replicas for a pool."""
+
+    def start_standby(self) -> int:
+        """Let them come into service; return how many were asked."""
+
+    def stop_standby(self) -> int:
+        """Send as many back as came; return how many."""
+
+
 class ServingPool:
-    """The service queue and the replicas of one pool."""
+    """The service queue and the replicas of one pool.
+
+    Attributes
+    ----------
+    replicas
+        Those that are there: in service, down, or draining. Names are never used again.
+    fleet
+        What lets replicas come and go (a ``Fleet``); None = their number is fixed.
+    """
 
     def __init__(
         self,
@@ -74,33 +86,29 @@ class ServingPool:
         self.queue = BoundedQueue(
             pool.queue, layer="service_queue", clock=clock, expired=gateway.failed
         )
-        on = [machines[name] for name in pool.hosts] if machines else []
-        kind: EngineKind = "reference" if on else engine
-        if pool.models:
-            build = _resident_factory(pool, clock=clock, models=models or {})
-        else:
-            build = _steps_factory(pool, service=service, clock=clock, engine=kind)
-        drivers = [build() for _ in range(pool.replicas)]
-        self.replicas = tuple(
-            Replica(
-                f"{pool.name}-{index}",
-                steps=steps,
-                scheduler=pool.batching.scheduler,
-                clock=clock,
-                pool=self,
-                share=_share(steps.engine, on[index % len(on)], demands or {}) if on else None,
-                cancels=pool.batching.cancel_frees,
-            )
-            for index, steps in enumerate(drivers)
-        )
+        self.arrived = 0
+        """Attempts that came from the gateway."""
+        self.fleet: Standby | None = None
+        self.watchers: list[Watcher] = []
+        self._pool = pool
         self._clock = clock
         self._gateway = gateway
         self._route = ROUTES[pool.router.policy](routing)
         self._limit = pool.router.max_in_flight
-        self._serving = list(self.replicas)
+        self._hosts = [machines[name] for name in pool.hosts] if machines else []
+        self._demands = demands or {}
+        self._build = engine_factory(
+            pool,
+            service=service,
+            clock=clock,
+            engine="reference" if self._hosts else engine,
+            models=models or {},
+        )
+        self._numbers = count()
+        self._draining: list[Replica] = []
         self._dispatching = False
-        self.arrived = 0
-        """Attempts that came from the gateway."""
+        self.replicas = [self._new(self.next_name()) for _ in range(pool.replicas)]
+        self._serving = list(self.replicas)
 
     @property
     def idle(self) -> bool:
@@ -108,9 +116,14 @@ class ServingPool:
         return all(replica.idle for replica in self.replicas)
 
     @property
+    def in_service(self) -> list[Replica]:
+        """Return the replicas that are up and take requests."""
+        return [replica for replica in self.replicas if replica.up and not replica.draining]
+
+    @property
     def up(self) -> int:
         """Return how many replicas are in service."""
-        return sum(replica.up for replica in self.replicas)
+        return len(self.in_service)
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the gateway: into the service queue, and on if a replica is free."""
@@ -141,6 +154,8 @@ class ServingPool:
 
     def freed(self) -> None:
         """Send waiting attempts on, as long as a replica may take one."""
+        if self._draining:
+            self._let_go()
         if self._dispatching:
             return
         self._dispatching = True
@@ -152,7 +167,7 @@ class ServingPool:
 
     def restored(self) -> None:
         """Know that a replica is back in service."""
-        self._serving = [replica for replica in self.replicas if replica.up]
+        self._serving = self.in_service
         self.freed()
 
     @property
@@ -167,13 +182,73 @@ class ServingPool:
 
     def crash(self, count: int) -> list[Replica]:
         """Stop the first ``count`` replicas in service; return them."""
-        hit = [replica for replica in self.replicas if replica.up][:count]
+        hit = self.in_service[:count]
         for replica in hit:
             replica.up = False
-        self._serving = [replica for replica in self.replicas if replica.up]
+        self._serving = self.in_service
         for replica in hit:
             replica.crash()
         return hit
+
+    def next_name(self) -> str:
+        """Return the name of the next replica, which no other ever has."""
+        return f"{self.name}-{next(self._numbers)}"
+
+    def join(self, name: str) -> Replica:
+        """Take a new replica into service, under a name of :meth:`next_name`."""
+        replica = self._new(name)
+        self.replicas.append(replica)
+        for watcher in self.watchers:
+            watcher.joined(replica)
+        self.restored()
+        return replica
+
+    def drain(self, replica: Replica) -> None:
+        """Let a replica take no more; it is gone when it is empty, or after :meth:`remove`."""
+        replica.draining = True
+        self._draining.append(replica)
+        self._serving = self.in_service
+        self._let_go()
+
+    def remove(self, replica: Replica) -> None:
+        """Let a replica go at once; what it still runs fails. Nothing if it is gone already."""
+        if replica not in self.replicas:
+            return
+        self.replicas.remove(replica)
+        if replica in self._draining:
+            self._draining.remove(replica)
+        self._serving = self.in_service
+        replica.crash(SCALED_DOWN)
+        for watcher in self.watchers:
+            watcher.left(replica)
+
+    def start_standby(self) -> int:
+        """Put the warm standby replicas into service; return how many were asked to come."""
+        return 0 if self.fleet is None else self.fleet.start_standby()
+
+    def stop_standby(self) -> int:
+        """Send what :meth:`start_standby` brought back to standby; return how many."""
+        return 0 if self.fleet is None else self.fleet.stop_standby()
+
+    def _new(self, name: str) -> Replica:
+        steps, hosts = self._build(), self._hosts
+        number = int(name.removeprefix(f"{self.name}-"))
+        host = hosts[number % len(hosts)] if hosts else None
+        return Replica(
+            name,
+            steps=steps,
+            scheduler=self._pool.batching.scheduler,
+            clock=self._clock,
+            pool=self,
+            share=None if host is None else _share(steps.engine, host, self._demands),
+            cancels=self._pool.batching.cancel_frees,
+        )
+
+    def _let_go(self) -> None:
+        """Let those go, at the end of the instant, that were to leave and are empty."""
+        for replica in [one for one in self._draining if not one.in_flight]:
+            self._draining.remove(replica)
+            self._clock.at(self._clock.now, Rank.FAULT, self.remove, replica)
 
     def _candidates(self) -> list[Replica]:
         limit = self._limit
@@ -189,88 +264,3 @@ def _share(engine: Batch, machine: Machine, demands: Mapping[str, Rates]) -> Sha
     if isinstance(engine, ResidentEngine):
         return Share(machine, demands=demands, running=lambda: engine.in_step)
     return Share(machine, demands=demands, running=lambda: engine.running)
-
-
-def _steps_factory(
-    pool: Pool, *, service: np.random.Generator, clock: Clock, engine: EngineKind
-) -> Callable[[], Steps]:
-    """Return the one place where a pool's ``batching.kind`` becomes an engine."""
-    batching = pool.batching
-    if isinstance(batching, DynamicBatching):
-        seconds = _service_seconds(batching.service, service)
-        return lambda: StepByStep(DynamicEngine(batching, batch_seconds=seconds), clock=clock)
-    if isinstance(batching, StaticBatching):
-        law = static_step_time(pool)
-        return lambda: StepByStep(StaticEngine(batching, step_time=law), clock=clock)
-    return _continuous_factory(pool, batching, clock=clock, engine=engine)
-
-
-def _continuous_factory(
-    pool: Pool, batching: ContinuousBatching, *, clock: Clock, engine: EngineKind
-) -> Callable[[], Steps]:
-    law, blocks = step_time(pool), kv_blocks(pool)
-    if engine == "fast":
-        from capplan.replica.fast import FastEngine, unsupported
-
-        missing = unsupported(batching, law)
-        if not missing:
-            return lambda: FastEngine(
-                batching, step_time=law, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
-            )
-        logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(missing))
-    copy_s = copy_s_per_token(pool)
-    return lambda: StepByStep(
-        ContinuousEngine(batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s),
-        clock=clock,
-    )
-
-
-def _resident_factory(
-    pool: Pool, *, clock: Clock, models: Mapping[str, str]
-) -> Callable[[], Steps]:
-    """Return how a replica of several models is built; ``models`` are those of the classes."""
-    logger.info("pool %s: models, so its steps are not compiled", pool.name)
-    alone = {entry.name: pool_of_model(pool, entry) for entry in pool.models}
-    taken = {entry.name: footprint_fraction(pool, entry) for entry in pool.models}
-    swap = sum(taken.values()) > FULL
-    loads = {entry.name: load_seconds(pool, entry) if swap else 0.0 for entry in pool.models}
-    laws = {name: step_time(own) for name, own in alone.items()}
-
-    def engine(own: Pool, law: StepTime) -> ContinuousEngine:
-        if not isinstance(own.batching, ContinuousBatching):
-            msg = f"models are of continuous batching, got {own.batching.kind}"
-            raise TypeError(msg)
-        return ContinuousEngine(
-            own.batching,
-            step_time=law,
-            kv_blocks=kv_blocks(own),
-            copy_s_per_token=copy_s_per_token(own),
-        )
-
-    def model_of(job: Job) -> str:
-        return models[job.request.request_class] if isinstance(job, Attempt) else ""
-
-    def build() -> Steps:
-        hosted = [
-            Hosted(
-                name=entry.name,
-                engine=engine(alone[entry.name], laws[entry.name]),
-                footprint_fraction=taken[entry.name],
-                kv_fraction=entry.kv_fraction,
-                load_s=loads[entry.name],
-                unload_s=entry.unload_s,
-            )
-            for entry in pool.models
-        ]
-        order = pool.batching.scheduler.order
-        resident = ResidentEngine(hosted, model_of=model_of, order=order, now=lambda: clock.now)
-        return StepByStep(resident, clock=clock)
-
-    return build
-
-
-def _service_seconds(law: ServiceLaw, rng: np.random.Generator) -> Callable[[int, float], float]:
-    """Return the time of a batch by its items and size: the law's mean, or exponential with it."""
-    if law.exponential:
-        return lambda items, size: float(rng.exponential(batch_seconds(law, items, size)))
-    return lambda items, size: batch_seconds(law, items, size)

@@ -47,6 +47,8 @@ class Replica:
     ----------
     in_flight
         Attempts it holds, including those given up that have not left yet.
+    draining
+        It takes no more, and is gone when it is empty.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Replica:
         self.name = name
         self.engine: Batch = steps.engine
         self.up = True
+        self.draining = False
         self.in_flight = 0
         self._clock = clock
         self._pool = pool
@@ -162,7 +165,7 @@ class Replica:
             self._left(attempt)
             self._pool.freed()
 
-    def crash(self) -> None:
+    def crash(self, reason: str = CRASH) -> None:
         """Stop: everything here fails, until :meth:`restore`."""
         lost = self._steps.clear()
         self._leave_host()
@@ -176,7 +179,7 @@ class Replica:
             attempt = _attempt(job)
             attempt.is_held = False
             self._end_window(attempt)
-            self._pool.failed(attempt, Failure("failed", attempt.layer, CRASH, BAD_GATEWAY))
+            self._pool.failed(attempt, Failure("failed", attempt.layer, reason, BAD_GATEWAY))
 
     def write(self) -> None:
         """Write on all attempts that are still here what has happened to them."""

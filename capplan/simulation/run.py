@@ -16,10 +16,11 @@ from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import crowd
+from capplan.simulation.engines import EngineKind
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
-from capplan.simulation.pool import EngineKind, ServingPool
+from capplan.simulation.pool import ServingPool
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 

@@ -467,7 +467,7 @@ def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
 
 def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
     batching = {"kind": "continuous", "kv_blocks": 900, "watermark": 0.1, "step_time": LINEAR}
-    with caplog.at_level("INFO", logger="capplan.simulation.pool"):
+    with caplog.at_level("INFO", logger="capplan.simulation.engines"):
         scenario = build(batching=batching)
         run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
