@@ -75,8 +75,8 @@ def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
     load = load_phases(scenario.traffic, time)
     if not scenario.faults:
         return load
-    begin = min(fault.at_s for fault in scenario.faults)
-    end = max(fault.at_s + (fault.down_s or np.inf) for fault in scenario.faults)
+    begin = min(fault.begins_s for fault in scenario.faults)
+    end = max(fault.ends_s for fault in scenario.faults)
     stage = np.where(time < begin, "before fault", np.where(time < end, "fault", "after fault"))
     joined = [f"{one}, {other}" for one, other in zip(load, stage, strict=True)]
     return np.array(joined, dtype=object)

@@ -34,9 +34,32 @@ from capplan.scenario.closed import (
     LognormalThink,
     Think,
 )
-from capplan.scenario.faults import Crash, Fault
+from capplan.scenario.faults import (
+    Crash,
+    Fault,
+    GeneratorLimit,
+    Hang,
+    ModelReload,
+    NodeLoss,
+    RouterBlind,
+    Slow,
+    misplaced,
+)
+from capplan.scenario.gateway import (
+    Accept,
+    Allowance,
+    Gateway,
+    GatewayQueue,
+    RateLimit,
+    RequestLimit,
+    Reserve,
+    RetryBudget,
+    TenantQuota,
+    TokenLimit,
+)
 from capplan.scenario.hosts import Demand, Host, overfull
-from capplan.scenario.layers import Gateway, GatewayQueue, Network, Queue, RateLimit, Router
+from capplan.scenario.layers import Network, Queue, Router
+from capplan.scenario.loading import ModelLoad, without_rate
 from capplan.scenario.models import ResidentModel
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
@@ -94,6 +117,8 @@ __all__ = [
     "GammaGaps",
     "Gateway",
     "GatewayQueue",
+    "GeneratorLimit",
+    "Hang",
     "Host",
     "Length",
     "LevelPolicy",
@@ -103,8 +128,11 @@ __all__ = [
     "LognormalThink",
     "LongOutputs",
     "MixChange",
+    "ModelLoad",
+    "ModelReload",
     "Modulated",
     "Network",
+    "NodeLoss",
     "Origin",
     "Part",
     "PlannedShape",
@@ -121,12 +149,14 @@ __all__ = [
     "Retry",
     "RooflineStep",
     "Router",
+    "RouterBlind",
     "Scenario",
     "Sequence",
     "ServiceLaw",
     "Shape",
     "SiliconStep",
     "Size",
+    "Slow",
     "Speculation",
     "Spike",
     "StageKind",
@@ -198,7 +228,8 @@ class Scenario(Part):
             for c in self.classes
             if c.pool is None or c.pool in pools
         ]
-        used += [("faults.pool", fault.pool, pools) for fault in self.faults]
+        used += [("faults.pool", getattr(fault, "pool", None), pools) for fault in self.faults]
+        used += [("faults.host", f.host, hosts) for f in self.faults if isinstance(f, NodeLoss)]
         used += [("stages.failed_pool", self.stages.failed_pool, pools)]
         used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
         used += [("traffic.mix", change.request_class, classes) for change in self.traffic.mix]
@@ -224,6 +255,23 @@ class Scenario(Part):
                     f"hosts.{host.name}.{space}: holds {capacity:.6g}, and the replicas on it "
                     f"need {demand:.6g}: {demand - capacity:.6g} too much"
                 )
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _faults_and_loads_know_where_they_are(self) -> Scenario:
+        hosts = {host.name: host for host in self.hosts}
+        if name := without_rate(self.pools, hosts):
+            msg = (
+                f"pools.{name}.model_load: needs the pool's load_bandwidth_bytes_per_s, or hosts "
+                "that state the rates it is over"
+            )
+            raise ValueError(msg)
+        for index, fault in enumerate(self.faults):
+            if not isinstance(fault, GeneratorLimit) and (
+                told := misplaced(fault, self.pool(fault.pool))
+            ):
+                msg = f"faults.{index}: {told}"
                 raise ValueError(msg)
         return self
 

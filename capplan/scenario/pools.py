@@ -8,7 +8,9 @@ from pydantic import Field, model_validator
 
 from capplan.catalog.dtypes import Dtype
 from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
+from capplan.scenario.faults import Factor
 from capplan.scenario.layers import Queue, Router
+from capplan.scenario.loading import ModelLoad
 from capplan.scenario.models import ResidentModel
 from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
 from capplan.scenario.steptimes import NonNegative, RooflineStep, StepTime
@@ -256,6 +258,13 @@ class Pool(Part):
     """The hosts it shares with other pools, replica i on the i-th in turn; empty = its own."""
     price_usd_per_accelerator_hour: Rate | None = None
     """None = the catalogue's price of the accelerator, or unknown without one."""
+    replicas_per_node: Count | None = None
+    """How many replicas stand on one machine, which they lose together; None = nobody says."""
+    step_factors: tuple[Factor, ...] = ()
+    """Mixed accelerators: steps and batches of replica i take the i-th of these times as long, in
+    turn; empty = all the same."""
+    model_load: ModelLoad | None = None
+    """What a replica loads that returns; None = it serves as soon as it is back."""
     cold_start_s: Seconds | None = None
     """From asking for a replica to its first answer, s; None = unknown."""
 
