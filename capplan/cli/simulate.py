@@ -51,14 +51,21 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.encoding import plain
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
-    from capplan.results import headline
+    from capplan.results import books, headline
     from capplan.simulation import simulate
     from capplan.slo import judge
     from capplan.traffic.draw import draw
 
     result = simulate(scenario, trace=draw(scenario, seed=args.seed), seed=args.seed)
     verdict = judge(result, scenario)
-    document = plain({"run_id": inputs_of(result).run_id, **headline(result), "verdict": verdict})
+    document = plain(
+        {
+            "run_id": inputs_of(result).run_id,
+            **headline(result),
+            "books": books(result, by=("request_class",)).to_dict("records"),
+            "verdict": verdict,
+        }
+    )
     if args.out is not None:
         write_run(result, verdict, args.out)
     if args.json:

@@ -74,7 +74,7 @@ class RunRecord:
 
 
 def write_run(result: RunResult, verdict: Any, folder: str | Path) -> RunRecord:
-    """Store a run in ``folder``: its manifest, request log and timelines; return its record.
+    """Store a run in ``folder``: its manifest, log, timelines and books; return its record.
 
     ``verdict`` is what ``capplan.slo.judge`` returned, or None. A folder that holds the same run is
     checked and kept; one that holds anything else is a :class:`~capplan.schema.DataError`.
@@ -96,7 +96,9 @@ def inputs_of(result: RunResult) -> Inputs:
 
 def result_tables(result: RunResult) -> dict[str, pd.DataFrame]:
     """Return the tables of a run by the names they are stored under."""
-    return {"requests": result.requests, "timeline": result.timeline}
+    from capplan.results import books
+
+    return {"requests": result.requests, "timeline": result.timeline, "books": books(result)}
 
 
 def store(
@@ -195,8 +197,8 @@ def _keep(target: Path, inputs: Inputs, hashes: Mapping[str, str]) -> RunRecord:
         raise DataError(rule, where=target, value=f"run {record.run_id}")
     record.verify()
     stored = {name: entry["content_sha256"] for name, entry in record.manifest["tables"].items()}
-    for name in sorted(set(stored) | set(hashes)):
-        if stored.get(name) != hashes.get(name):
+    for name in sorted(stored):
+        if stored[name] != hashes.get(name):
             rule = f"the tables of the stored run {record.run_id}, which has the same inputs"
             raise DataError(rule, where=target, field=name, value=hashes.get(name))
     return record

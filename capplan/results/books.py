@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.requests import outcome_is
+from capplan.results.requests import outcome_is, wasted_tokens
 from capplan.results.run import RunResult
 from capplan.results.waits import queue_waits
+from capplan.results.waste import accelerator_seconds
 from capplan.schema import LAYERS, OUTCOMES, DataError
 
 PASSAGE = {
@@ -33,29 +34,56 @@ SLACK_S = 1e-6
 Flags = npt.NDArray[np.bool_]
 
 
-def books(result: RunResult, *, by: Sequence[str] = KEYS) -> pd.DataFrame:
+def books(
+    result: RunResult,
+    *,
+    by: Sequence[str] = KEYS,
+    within_s: tuple[float, float] = (-np.inf, np.inf),
+) -> pd.DataFrame:
     """Return what happened at each place, per class, tenant and attempt (``by``), warm-up included.
+
+    ``within_s`` leaves out requests whose first intended start lies elsewhere.
 
     Returns
     -------
     DataFrame
         The keys, ``layer`` (a key of ``PASSAGE``), ``entered``, ``left`` (for the next place; out
         of ``response`` with success), one count for each other outcome of those that ended there,
-        and ``wait_mean_s`` of those that waited there. A place that a live server tells nothing
-        of is left out.
+        ``wait_mean_s`` and ``wait_total_s`` of those that waited there, and ``wasted_tokens`` and
+        ``wasted_accelerator_s`` (:func:`~capplan.results.waste.accelerator_seconds`) of those that
+        ended there. A place that a live server tells nothing of is left out.
     """
     log = result.requests
     entered, left, ended = _flows(result)
     waits = queue_waits(log, end_s=result.duration_s)
+    spent = {
+        "wasted_tokens": wasted_tokens(log),
+        "wasted_accelerator_s": accelerator_seconds(result),
+    }
+    here = _started_within(log, *within_s)
+    log, waits = log[here], waits[here]
+    entered, left, ended = ({k: v[here] for k, v in f.items()} for f in (entered, left, ended))
+    spent = {name: values[here] for name, values in spent.items()}
     codes, keys = _codes(log, by)
     tables = []
     for layer in entered:
         counts = {"entered": _count(entered[layer], codes), "left": _count(left[layer], codes)}
         for outcome in ENDS:
             counts[outcome] = _count(ended[layer] & outcome_is(log, outcome), codes)
-        wait = _mean_wait(waits, layer, codes, len(keys))
-        tables.append(keys.assign(layer=layer, **counts, wait_mean_s=wait))
+        mean, total = _waits(waits, layer, codes, len(keys))
+        lost = {name: _sum(v, ended[layer], codes, len(keys)) for name, v in spent.items()}
+        columns = {**counts, "wait_mean_s": mean, "wait_total_s": total, **lost}
+        tables.append(keys.assign(layer=layer, **columns))
     return pd.concat(tables, ignore_index=True)
+
+
+def _started_within(log: pd.DataFrame, start_s: float, end_s: float) -> Flags:
+    if np.isinf([start_s, end_s]).all():
+        return np.ones(len(log), dtype=np.bool_)
+    starts = log.groupby("request_id", sort=False, observed=True)["intended_start_s"]
+    first = starts.transform("min").to_numpy(np.float64)
+    found: Flags = (first >= start_s) & (first < end_s)
+    return found
 
 
 def check_books(result: RunResult) -> None:
@@ -105,16 +133,28 @@ def _count(flags: Flags, codes: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
     return np.bincount(codes[flags], minlength=size).astype(np.int64)
 
 
-def _mean_wait(
+def _waits(
     waits: pd.DataFrame, layer: str, codes: npt.NDArray[np.intp], size: int
-) -> npt.NDArray[np.float64]:
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the mean and the sum of the waits in a place, by group; NaN where nobody waits."""
     if layer not in waits:
-        return np.full(size, np.nan)
+        return np.full(size, np.nan), np.full(size, np.nan)
     wait = waits[layer].to_numpy(np.float64)
     known = ~np.isnan(wait)
     count = np.bincount(codes[known], minlength=size).astype(np.float64)
-    total = np.bincount(codes[known], weights=wait[known], minlength=size)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    total = np.bincount(codes[known], weights=wait[known], minlength=size).astype(np.float64)
+    some = count > 0
+    return (
+        np.where(some, total / np.maximum(count, 1), np.nan),
+        np.where(some, total, np.nan),
+    )
+
+
+def _sum(
+    values: npt.NDArray[np.float64], of: Flags, codes: npt.NDArray[np.intp], size: int
+) -> npt.NDArray[np.float64]:
+    """Return the sum over those that count, by group; NaN where one of them is not told."""
+    return np.bincount(codes[of], weights=values[of], minlength=size).astype(np.float64)
 
 
 def _check_values(log: pd.DataFrame) -> None:

@@ -13,7 +13,8 @@ from capplan.results.cost import class_cost_usd_per_success, cost_usd_per_succes
 from capplan.results.requests import outcome_is, per_request, wasted_tokens
 from capplan.results.run import RunResult
 from capplan.results.timelines import time_average, time_summary
-from capplan.results.waits import QUEUES, double_queued, queue_waits
+from capplan.results.waits import QUEUES, double_queued, queue_waits, waited_twice
+from capplan.results.waste import accelerator_seconds
 from capplan.scenario import Scenario
 from capplan.schema import OUTCOMES
 from capplan.statistics import quantiles, stability
@@ -37,7 +38,7 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
         measured (see :func:`capplan.encoding.plain`).
     """
     requests = per_request(result) if table is None else table
-    attempts = result.judged
+    attempts = _with_seconds(result)
     whole = _figures(result, requests, attempts)
     by_class = {
         name: _figures(result, _of(requests, name), _of(attempts, name))
@@ -62,6 +63,13 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     }
 
 
+def _with_seconds(result: RunResult) -> pd.DataFrame:
+    """Return the judged attempts, each with the accelerator time spent on it."""
+    attempts = result.judged
+    seconds = pd.Series(accelerator_seconds(result), index=result.requests.index)
+    return attempts.assign(accelerator_s=seconds)
+
+
 def _of(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return table[table["request_class"] == name]
 
@@ -83,8 +91,7 @@ def system_stability(result: RunResult, *, table: pd.DataFrame | None = None) ->
 
 def _last_change_s(scenario: Scenario) -> float:
     """Return when the last fault struck or ended: before, the system was another one."""
-    moments = [fault.at_s + (fault.down_s or 0.0) for fault in scenario.faults]
-    return max(moments, default=0.0)
+    return max((fault.last_change_s for fault in scenario.faults), default=0.0)
 
 
 def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any]:
@@ -107,8 +114,10 @@ def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) 
         "error_rate_fraction": _per(counts["rejected"] + counts["failed"], offered),
         "timeout_fraction": _per(counts["timed_out"], offered),
         "wasted_token_fraction": wasted_token_fraction(attempts),
+        **_waste(attempts),
         "cache_hit_fraction": cache_hit_fraction(attempts),
         "double_queued_fraction": _mean(double_queued(waits)),
+        "double_queued": waited_twice(attempts, waits),
         "samples": samples(requests, attempts),
     }
 
@@ -152,6 +161,17 @@ def wasted_token_fraction(attempts: pd.DataFrame) -> float:
     columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
     prompt, cached, output = done[columns].to_numpy(np.float64, na_value=np.nan).sum(axis=0)
     return _per(wasted, wasted + prompt - cached + output)
+
+
+def _waste(attempts: pd.DataFrame) -> dict[str, float]:
+    """Return tokens and accelerator time spent on attempts that did not succeed."""
+    seconds = attempts["accelerator_s"].to_numpy(np.float64)
+    lost = float(seconds[~outcome_is(attempts, "succeeded")].sum())
+    return {
+        "wasted_tokens": float(wasted_tokens(attempts).sum()),
+        "wasted_accelerator_s": lost,
+        "wasted_accelerator_fraction": _per(lost, float(seconds.sum())),
+    }
 
 
 def cache_hit_fraction(attempts: pd.DataFrame) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -10,6 +12,9 @@ Floats = npt.NDArray[np.float64]
 
 QUEUES = ("gateway", "service_queue", "scheduler_queue", "batch_window")
 """The layers in which a request waits, by their names in ``schema.LAYERS``."""
+
+SERIES = ("gateway", "service_queue", "scheduler_queue")
+"""Those of them that are queues in series; waiting for a batch window is part of serving."""
 
 ENTRY = {
     "gateway": ("gateway_in_s", "gateway_admitted_s"),
@@ -51,10 +56,36 @@ def double_queued(waits: pd.DataFrame) -> Floats:
     The batch window is part of serving, not a queue. An attempt that reached no queue whose wait
     is known counts as unknown, and so does one that reached a replica with a wait untold.
     """
-    queues = waits[["gateway", "service_queue", "scheduler_queue"]].to_numpy(np.float64)
+    queues = waits[list(SERIES)].to_numpy(np.float64)
     count = (queues > TOLERANCE_S).sum(axis=1)
     untold = np.isnan(queues).all(axis=1)
     return np.where(untold, np.nan, (count > 1).astype(np.float64))
+
+
+def waited_twice(attempts: pd.DataFrame, waits: pd.DataFrame) -> dict[str, Any]:
+    """Return who waited in two queues or more, and where: by request, over all its attempts.
+
+    ``waits`` are those of :func:`queue_waits`. A wait in two attempts in the same queue is no wait
+    in two queues.
+
+    Returns
+    -------
+    dict
+        ``requests`` that waited in two queues or more, their ``fraction`` of the requests of which
+        any wait is told, and ``wait_s``: their mean wait in each queue, summed over attempts.
+    """
+    sums = waits[list(SERIES)].to_numpy(np.float64)
+    if (attempts["attempt"].to_numpy() > 1).any():
+        by_request = waits[list(SERIES)].groupby(attempts["request_id"].to_numpy(), sort=False)
+        sums = by_request.sum(min_count=1).to_numpy(np.float64)
+    told = ~np.isnan(sums).all(axis=1)
+    twice = (np.nan_to_num(sums) > TOLERANCE_S).sum(axis=1) > 1
+    means = np.nan_to_num(sums[twice]).mean(axis=0) if twice.any() else np.full(len(SERIES), np.nan)
+    return {
+        "requests": int(twice.sum()),
+        "fraction": float(twice.sum() / told.sum()) if told.any() else np.nan,
+        "wait_s": dict(zip(SERIES, map(float, means), strict=True)),
+    }
 
 
 def _floats(frame: pd.DataFrame, column: str) -> Floats:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from capplan.results import RunResult, queue_waits, system_stability
+from capplan.results import RunResult, system_stability
 from capplan.results.timelines import time_average
-from capplan.results.waits import TOLERANCE_S, double_queued
-from capplan.scenario import Queue, Scenario
+from capplan.slo.double_queue import double_queue_reasons
 from capplan.slo.promises import LATENCIES
 from capplan.slo.verdict import Outcome, Reason
 
@@ -20,8 +18,6 @@ BUSY_FRACTION = 0.85
 RETRY_AMPLIFICATION = 1.1
 """Attempts per request. Source: Beyer, Jones, Petoff and Murphy (eds.), "Site Reliability
 Engineering", 2016, chapter 21: a retry budget of 10 % limits the growth of load to 1.1."""
-DOUBLE_QUEUED_FRACTION = 0.01
-"""Share of attempts that may wait in two queues; a default of this project."""
 LATE = ("deadline_s", "timeout_rate_fraction", "goodput_fraction", "success_only", *LATENCIES)
 """Rules whose failure means that answers came late or not in time."""
 
@@ -34,7 +30,7 @@ def mechanism_reasons(
     yield from _equal_lengths(table)
     yield from _busy_but_late(result, table, broken)
     yield from _retry_amplification(table)
-    yield from _double_queue(result)
+    yield from double_queue_reasons(result)
 
 
 def _stability(result: RunResult, table: pd.DataFrame) -> Iterator[Reason]:
@@ -123,61 +119,3 @@ def _retry_amplification(table: pd.DataFrame) -> Iterator[Reason]:
         else "",
         origin="default",
     )
-
-
-def _double_queue(result: RunResult) -> Iterator[Reason]:
-    """Block a run in which many wait twice, in queues without an owner or without a limit."""
-    attempts = result.judged
-    waits = queue_waits(attempts, end_s=result.duration_s)
-    told = double_queued(waits)
-    known = told[~np.isnan(told)]
-    if not known.size:
-        return
-    value = float(known.mean())
-    over = value > DOUBLE_QUEUED_FRACTION
-    pair, loose = _worst_pair(result.scenario, attempts, waits)
-    blocked = over and bool(loose)
-    evidence = f"{value:.1%} of attempts waited in two queues"
-    if over:
-        evidence += f", most in {' and '.join(pair)}"
-        evidence += f" ({'; '.join(loose)})" if loose else ", each with an owner and a wait limit"
-    yield Reason(
-        rule="double_queue",
-        outcome="blocked" if blocked else "pass",
-        value=value,
-        limit=DOUBLE_QUEUED_FRACTION,
-        evidence=evidence,
-        next_action="name the one queue that holds the wait, and limit the other"
-        if blocked
-        else "",
-        origin="default",
-    )
-
-
-def _worst_pair(
-    scenario: Scenario, attempts: pd.DataFrame, waits: pd.DataFrame
-) -> tuple[tuple[str, str], list[str]]:
-    """Return the two queues most often waited in together, and what is loose about them."""
-    names = ("gateway", "service_queue", "scheduler_queue")
-    waited = {name: (waits[name] > TOLERANCE_S).to_numpy() for name in names}
-    pairs = list(combinations(names, 2))
-    pair = max(pairs, key=lambda two: int((waited[two[0]] & waited[two[1]]).sum()))
-    both = waited[pair[0]] & waited[pair[1]]
-    classes = attempts.loc[both, "request_class"].unique()
-    pools = {scenario.pool_of(name).name for name in classes}
-    loose = {text for pool in pools for layer in pair for text in _loose(scenario, layer, pool)}
-    return pair, sorted(loose)
-
-
-def _loose(scenario: Scenario, layer: str, pool_name: str) -> Iterator[str]:
-    pool = scenario.pool(pool_name)
-    queues: dict[str, tuple[Queue, str]] = {
-        "gateway": (scenario.gateway.queue, scenario.gateway.owner),
-        "service_queue": (pool.queue, pool.owner),
-        "scheduler_queue": (pool.batching.scheduler, pool.owner),
-    }
-    queue, above = queues[layer]
-    if not (queue.owner or above):
-        yield f"{layer} has no owner"
-    if queue.wait_limit_s is None:
-        yield f"{layer} has no wait limit"

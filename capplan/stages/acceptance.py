@@ -11,6 +11,7 @@ import pandas as pd
 
 from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
+from capplan.results.books import KEYS
 from capplan.slo import PRECEDENCE, Verdict, scope_of
 from capplan.stages.metrics import levels
 from capplan.stages.rules import Findings, rules
@@ -173,6 +174,15 @@ class Acceptance:
             )
         return pd.DataFrame(rows).astype({"stationary": "boolean"})
 
+    def books(self) -> pd.DataFrame:
+        """Return the books of every stage's window: ``stage``, ``load_rps``, ``run_id`` before."""
+        parts = []
+        for s in self.stages:
+            table = s.books(KEYS)
+            told = table.assign(stage=s.name, load_rps=s.load_rps, run_id=s.run_id)
+            parts.append(told[["stage", "load_rps", "run_id", *table.columns]])
+        return pd.concat(parts, ignore_index=True)
+
     def write(self, folder: str | Path) -> RunRecord:
         """Store the acceptance in ``folder``, and each of its runs in ``stages/`` below it.
 
@@ -180,7 +190,7 @@ class Acceptance:
         (a writer was stopped) is completed.
         """
         document = plain(self.to_json())
-        tables = {"stages": self.frame()}
+        tables = {"stages": self.frame(), "books": self.books()}
         record = store(self.inputs, tables, folder, document["verdict"], summary=document)
         written = set()
         for s in self.stages:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capplan.results.cost import served_by
-from capplan.slo import Outcome, Reason
+from capplan.slo import PRECEDENCE, Outcome, Reason
 from capplan.slo.mechanisms import RETRY_AMPLIFICATION
 from capplan.stages.breaks import broken, stated
 from capplan.stages.protection import boundaries
@@ -95,20 +95,24 @@ def unowned_queues(scenario: Scenario) -> Reason:
 
 
 def _double_queue(found: Findings) -> Iterator[Reason]:
-    """Block where many requests of a stage waited twice, in queues without owner or limit.
+    """Yield what the planned stages say of waiting twice: the worst finding of each rule and class.
 
-    The finding of the planned stage in which most did; see ``capplan.slo.mechanisms``.
+    See :mod:`capplan.slo.double_queue`.
     """
-    told = [
-        (r, stage)
-        for stage in found.within
-        for r in stage.verdict.reasons
-        if r.rule == "double_queue" and isinstance(r.value, float)
-    ]
-    if not told:
-        return
-    worst, stage = max(told, key=lambda pair: (pair[0].outcome == "blocked", pair[0].value))
-    yield replace(worst, evidence=f"{worst.evidence}, in {stage.name} (run {stage.run_id})")
+    told: dict[tuple[str, str | None], list[tuple[Reason, Stage]]] = {}
+    for stage in found.within:
+        for r in stage.verdict.reasons:
+            if r.rule in ("double_queue", "double_queueing"):
+                told.setdefault((r.rule, r.request_class), []).append((r, stage))
+    for pairs in told.values():
+        worst, stage = min(
+            pairs, key=lambda pair: (PRECEDENCE.index(pair[0].outcome), -_value(pair[0]))
+        )
+        yield replace(worst, evidence=f"{worst.evidence}, in {stage.name} (run {stage.run_id})")
+
+
+def _value(reason: Reason) -> float:
+    return reason.value if isinstance(reason.value, float) else 0.0
 
 
 def _planned_load(found: Findings) -> Iterator[Reason]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from capplan.evidence.store import inputs_of
-from capplan.results import outcome_counts, per_request
+from capplan.results import books, outcome_counts, per_request, queue_waits
 from capplan.results.headline import summary
+from capplan.results.waits import waited_twice
 from capplan.slo import Reason, Verdict, judge
 from capplan.stages.breaks import Break, breaks_of, margins_of
 from capplan.statistics import stability
@@ -210,9 +211,20 @@ class Stage:
             "goodput_rps": self.goodput_rps,
             "outcomes": outcome_counts(self.table),
             "by_class": self.by_class(),
+            "books": self.books(("request_class",)).to_dict("records"),
+            "double_queued": self.double_queued(),
             "breaks": [one.to_json() for one in self.breaks],
             "verdict": self.verdict.to_json(),
         }
+
+    def books(self, by: Sequence[str]) -> pd.DataFrame:
+        """Return the books of the requests of the window (:func:`capplan.results.books`)."""
+        return books(self.run, by=by, within_s=(self.start_s, self.end_s))
+
+    def double_queued(self) -> Mapping[str, Any]:
+        """Return how many requests of the window waited in two queues or more, and where."""
+        attempts = windowed(self.run, self.start_s, self.end_s).requests
+        return waited_twice(attempts, queue_waits(attempts, end_s=self.end_s))
 
     @property
     def told(self) -> str:

@@ -128,7 +128,7 @@ def test_a_damaged_run_is_named_not_read(make_result, tmp_path, damage, rule):
 
 def test_a_table_that_is_not_stored_is_an_error(make_result, tmp_path):
     record = write_run(make_result(), None, tmp_path / "run")
-    with pytest.raises(DataError, match="one of requests, timeline, got 'gpu'"):
+    with pytest.raises(DataError, match="one of requests, timeline, books, got 'gpu'"):
         record.table("gpu")
 
 

@@ -100,3 +100,14 @@ def make_run(two_classes):
         )
 
     return make
+
+
+@pytest.fixture
+def busy():
+    """Rows of a timeline in which a replica is busy for a share of the time, from the start on."""
+
+    def make(replica, fraction):
+        row = {"time_s": 0.0, "layer": "decode", "replica": replica, "metric": "busy_fraction"}
+        return [row | {"value": fraction}]
+
+    return make

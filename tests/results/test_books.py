@@ -78,3 +78,20 @@ def test_places_that_a_live_server_does_not_tell_are_left_out(make_run, served):
     run = make_run([row], backend="live")
     check_books(run)
     assert books(run)["layer"].tolist() == ["caller", "network"]
+
+
+def test_books_hold_the_waits_and_the_waste_of_those_that_ended_there(make_run, mixed, busy):
+    served = mixed[0] | {"replica": "llm-0"}
+    lost = {"request_id": "e", "outcome": "timed_out", "outcome_layer": "caller"}
+    rows = [served, served | lost | {"wasted_tokens": 40, "output_tokens": 0}, *mixed[1:]]
+    run = make_run(rows, timeline=busy("llm-0", 0.25), duration_s=644.0)
+    table = books(run, by=("request_class",)).set_index("layer")
+    assert table.loc["service_queue", "wait_total_s"] == pytest.approx(3.0 + 6.0)
+    assert table["wasted_tokens"].sum() == table.loc["response", "wasted_tokens"] == 40
+    assert table.loc["response", "wasted_accelerator_s"] == pytest.approx(40.0)
+
+
+def test_books_of_a_part_of_a_run_are_of_the_requests_that_start_in_it(make_run, mixed):
+    table = books(make_run(mixed), within_s=(1.0, 9.0), by=("attempt",))
+    caller = table[table["layer"] == "caller"].set_index("attempt")
+    assert caller["entered"].tolist() == [2, 1]
