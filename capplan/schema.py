@@ -147,6 +147,9 @@ LAYERS = (
 )
 """The layers a request passes, outermost first; values of ``outcome_layer`` and ``layer``."""
 
+PHASES = ("asked", "provisioning", "pulling", "loading", "standby", "up", "draining", "gone")
+"""The life of a replica that comes and goes; the timeline's ``phase`` counts from 0."""
+
 
 def names(table: Iterable[Column]) -> list[str]:
     """Return the column names of a table, in order."""

@@ -68,7 +68,7 @@ def rate(name: str, pool: ServingPool, clock: Clock) -> Reading:
     count = _known(name, _TOTALS)
     among = None
     if name == "busy_fraction":
-        among = lambda: [r for r in pool.replicas if r.up]  # noqa: E731
+        among = lambda: pool.in_service  # noqa: E731
     return Rate(lambda: count(pool), clock, among=among)
 
 
@@ -209,17 +209,17 @@ def _queued(pool: ServingPool) -> float:
 
 
 def _per_replica(pool: ServingPool) -> float:
-    held = [replica.in_flight for replica in pool.replicas if replica.up]
+    held = [replica.in_flight for replica in pool.in_service]
     return sum(held) / len(held) if held else math.nan
 
 
 def _kv_usage(pool: ServingPool) -> float:
-    used = [r.engine.kv_usage_fraction for r in pool.replicas if r.up and r.engine.has_kv]
+    used = [r.engine.kv_usage_fraction for r in pool.in_service if r.engine.has_kv]
     return sum(used) / len(used) if used else math.nan
 
 
 def _fragmentation(pool: ServingPool) -> float:
-    spaces = [getattr(replica.engine, "kv", None) for replica in pool.replicas if replica.up]
+    spaces = [getattr(replica.engine, "kv", None) for replica in pool.in_service]
     shares = [s.external_fragmentation_fraction for s in spaces if isinstance(s, ContiguousSpace)]
     return max((share for share in shares if not math.isnan(share)), default=math.nan)
 

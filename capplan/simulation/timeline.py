@@ -29,6 +29,7 @@ a step is NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.resident import ResidentEngine
-from capplan.schema import TIMELINE, names
+from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ FIRST_SAMPLES = 300
 STATUSES = (400, 429, 502, 503)
 
 Reading = Callable[[], float]
+Series = tuple[tuple[str, str, str], "np.ndarray", "np.ndarray"]
+"""(layer, replica, metric), times and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +73,71 @@ class Probe:
     total: bool = False
     per: Reading | None = None
 
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Return what is read, in order."""
+        return (self.read,) if self.per is None else (self.read, self.per)
+
+
+class _Track:
+    """One probe, the columns of its readings, and from when to when there was what it reads."""
+
+    __slots__ = ("born_s", "column", "first", "left_s", "per_column", "probe")
+
+    def __init__(self, probe: Probe, column: int, *, born_s: float = -math.inf) -> None:
+        self.probe = probe
+        self.column = column
+        self.per_column = None if probe.per is None else column + 1
+        self.born_s = born_s
+        self.left_s = math.inf
+        self.first = tuple(read() for read in probe.readings) if born_s > -math.inf else ()
+        """The readings at its birth, from which totals grow."""
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return (self.column,) if self.per_column is None else (self.column, self.per_column)
+
 
 class Sampler:
     """Reads all probes at even intervals, at most :data:`MOST_SAMPLES` times.
 
-    When there are more, every second reading is dropped and the interval doubles.
+    When there are more, every second reading is dropped and the interval doubles. A replica that
+    joins while the run goes on has rows from then on, and when it leaves a last one, NaN.
     """
 
     def __init__(self, probes: Iterable[Probe], *, clock: Clock, span_s: float) -> None:
-        self._probes = tuple(probes)
-        self._readings: tuple[Reading, ...] = tuple(
-            read for p in self._probes for read in (p.read, p.per) if read is not None
-        )
+        self._readings: list[Reading] = []
+        self._tracks = [self._track(probe) for probe in probes]
+        self._events: list[tuple[float, str, int]] = []
         self._clock = clock
         self._interval_s = max(span_s, 1e-3) / FIRST_SAMPLES
         self._times: list[float] = []
         self._rows: list[list[float]] = []
         self._sampled = 0
         self._schedule(0.0)
+
+    def joined(self, replica: Replica) -> None:
+        """Read a replica that has come into service from now on."""
+        born_s, clock = self._clock.now, self._clock
+        for probe in _replica_probes(replica, there_s=lambda: clock.now - born_s):
+            self._tracks.append(self._track(probe, born_s=born_s))
+
+    def left(self, replica: Replica) -> None:
+        """Read a replica that is gone no more, and keep nothing of it but its last readings."""
+        for track in self._tracks:
+            if track.probe.replica == replica.name and track.left_s == math.inf:
+                track.left_s = self._clock.now
+                for column in track.columns:
+                    self._readings[column] = partial(float, self._readings[column]())
+
+    def changed(self, replica: str, phase: str) -> None:
+        """Note at this very moment that a replica is in another phase (``schema.PHASES``)."""
+        self._events.append((self._clock.now, replica, PHASES.index(phase)))
+
+    def _track(self, probe: Probe, *, born_s: float = -math.inf) -> _Track:
+        track = _Track(probe, len(self._readings), born_s=born_s)
+        self._readings.extend(probe.readings)
+        return track
 
     def _schedule(self, time_s: float) -> None:
         self._clock.at(time_s, Rank.SAMPLE, self._on_time, None)
@@ -112,15 +162,16 @@ class Sampler:
         if not self._times or self._clock.now > self._times[-1]:
             self._read()
         times = np.array(self._times)
-        table = np.array(self._rows, dtype=np.float64)
-        series = list(self._series(times, table))
+        table = self._table()
+        series = [_series(track, times, table) for track in self._tracks]
+        series = [one for one in series if len(one[1])] + list(self._phases())
         counts = [len(t) for _, t, _ in series]
         labels = {
             name: pd.Series(
-                np.repeat(np.array([getattr(p, name) for p, _, _ in series], dtype=object), counts),
+                np.repeat(np.array([label[i] for label, _, _ in series], dtype=object), counts),
                 dtype="str",
             )
-            for name in ("layer", "replica", "metric")
+            for i, name in enumerate(("layer", "replica", "metric"))
         }
         values = {
             "time_s": np.concatenate([t for _, t, _ in series]),
@@ -128,22 +179,49 @@ class Sampler:
         }
         return pd.DataFrame(labels | values)[names(TIMELINE)]
 
-    def _series(
-        self, times: np.ndarray, table: np.ndarray
-    ) -> Iterable[tuple[Probe, np.ndarray, np.ndarray]]:
+    def _table(self) -> np.ndarray:
+        """Return the readings as a table; NaN where there was nothing to read yet."""
         import numpy as np
 
-        columns = iter(table.T)
-        for probe in self._probes:
-            values = next(columns)
-            per = times if probe.per is None else next(columns)
-            if not probe.total:
-                yield probe, times, values
-                continue
-            grown, by = np.diff(values), np.diff(per)
-            means = np.full(len(grown), np.nan)
-            np.divide(grown, by, out=means, where=by > 0)
-            yield probe, times[:-1], means
+        width = len(self._readings)
+        if len(self._rows[0]) == width:
+            return np.array(self._rows, dtype=np.float64)
+        table = np.full((len(self._rows), width), np.nan)
+        for row, values in zip(table, self._rows, strict=True):
+            row[: len(values)] = values
+        return table
+
+    def _phases(self) -> Iterable[Series]:
+        import numpy as np
+
+        for replica in dict.fromkeys(name for _, name, _ in self._events):
+            own = [(time, value) for time, name, value in self._events if name == replica]
+            times, values = np.array(own, dtype=np.float64).T
+            yield ("decode", replica, "phase"), times, values
+
+
+def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
+    """Return one probe's rows: its label, times and values."""
+    import numpy as np
+
+    probe = track.probe
+    label = (probe.layer, probe.replica, probe.metric)
+    begin = int(np.searchsorted(times, track.born_s))
+    end = int(np.searchsorted(times, track.left_s))
+    gone = times[end : end + 1]
+    if not probe.total:
+        values = np.append(table[begin:end, track.column], np.full(len(gone), np.nan))
+        return label, np.append(times[begin:end], gone), values
+    begin = max(begin - 1, 0) if track.first else begin
+    at = times[begin : end + 1]
+    read = [table[begin : end + 1, column] for column in track.columns]
+    if track.first and len(at) and at[0] < track.born_s:
+        for column, first in zip(read, track.first, strict=True):
+            column[0] = first
+    grown, by = np.diff(read[0]), np.diff(at if track.per_column is None else read[1])
+    means = np.full(len(grown), np.nan)
+    np.divide(grown, by, out=means, where=by > 0)
+    return label, np.append(at[:-1], gone), np.append(means, np.full(len(gone), np.nan))
 
 
 def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool]) -> Iterable[Probe]:
@@ -186,7 +264,8 @@ def _pool_probes(pool: ServingPool) -> Iterable[Probe]:
     yield Probe(layer, name, "refused_rps", lambda: pool.queue.refused, total=True)
 
 
-def _replica_probes(replica: Replica) -> Iterable[Probe]:
+def _replica_probes(replica: Replica, *, there_s: Reading | None = None) -> Iterable[Probe]:
+    """Yield a replica's probes; ``there_s`` is for how long it has been there, if not always."""
     engine, name = replica.engine, replica.name
     queue, decode = "scheduler_queue", "decode"
     yield Probe(queue, name, "length", lambda: len(engine.waiting))
@@ -207,7 +286,7 @@ def _replica_probes(replica: Replica) -> Iterable[Probe]:
             yield Probe(decode, name, f"kv_{which}_fragmentation_fraction", wasted)
     if isinstance(engine, ResidentEngine):
         yield from _model_probes(engine, name)
-    yield Probe(decode, name, "busy_fraction", lambda: replica.busy_s, total=True)
+    yield Probe(decode, name, "busy_fraction", lambda: replica.busy_s, total=True, per=there_s)
     for metric, read in (
         ("step_time_s", lambda: replica.begun_s),
         ("batch_size", lambda: engine.sequences),
