@@ -65,6 +65,11 @@ class Machine:
         if self._works.pop(runner, None) is not None:
             self._changed()
 
+    def left_s(self, runner: Runner) -> float:
+        """Return what is left of a step or batch, s at full speed."""
+        work = self._works[runner]
+        return max(work.left_s - (self._clock.now - work.since_s) * work.speed, 0.0)
+
     def pressure(self) -> Rates:
         """Return how much longer everything takes that uses each resource; 1 = full speed."""
         totals = [sum(work.demand[i] for work in self._works.values()) for i in range(len(RATES))]
@@ -86,7 +91,7 @@ class Machine:
             speed = 1.0 / max(used, default=1.0)
             if speed == work.speed:
                 continue
-            work.left_s = max(work.left_s - (now_s - work.since_s) * work.speed, 0.0)
+            work.left_s = self.left_s(runner)
             work.since_s, work.speed = now_s, speed
             runner.end_moves(now_s + work.left_s / speed)
 
@@ -116,6 +121,10 @@ class Share:
                 for i, rate in enumerate(self._demands[job.request.request_class]):
                     total[i] += rate
         self._machine.begin(runner, seconds, tuple(total))
+
+    def left_s(self, runner: Runner) -> float:
+        """Return what is left of the step or batch, s at full speed."""
+        return self._machine.left_s(runner)
 
     def end(self, runner: Runner) -> None:
         """Know that the step or batch is done, or lost."""

@@ -127,11 +127,7 @@ class Replica:
             self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, BAD_REQUEST))
             return
         free = self._steps.end_s == math.inf
-        room = 0
-        if free and self._queue.is_limited:
-            room = engine.places - engine.prefilling - engine.decoding
-            if isinstance(engine, ResidentEngine):
-                room = engine.room(attempt)
+        room = self._room(attempt) if free and self._queue.is_limited else 0
         if not self._queue.enter(attempt, room=room):
             self._pool.failed(attempt, self._queue.full)
             return
@@ -142,6 +138,13 @@ class Replica:
             self._wait_for_step(attempt)
         elif not self._ending:
             self._start_at(now_s)
+
+    def _room(self, attempt: Attempt) -> int:
+        """Return how many of those in line a free engine takes at once."""
+        engine = self.engine
+        if isinstance(engine, ResidentEngine):
+            return engine.room(attempt)
+        return engine.places - engine.prefilling - engine.decoding
 
     def _wait_for_step(self, attempt: Attempt) -> None:
         """Book the wait until the running step ends; a dynamic batch is no step to wait for."""
