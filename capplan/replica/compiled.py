@@ -691,6 +691,18 @@ def withdraw(
 
 
 @compiled
+def limit(
+    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
+    places: int, max_tokens: int, now_s: float, inclusive: bool,
+) -> float:
+    """Set the limits of the next steps; cut the plan to the running step, and return its end."""
+    r = _arrays(state, jobs, lists, tables, law)
+    end_s = _cut(r, now_s, inclusive)
+    r.state[0].places, r.state[0].max_tokens = places, max_tokens
+    return end_s
+
+
+@compiled
 def tell(
     state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, row: int, slot: int,
 ) -> None:

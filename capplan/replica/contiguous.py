@@ -85,7 +85,7 @@ class ContiguousSpace:
         """Return the share of the reserved tokens that hold nothing; NaN without any."""
         if not self.reserved_tokens:
             return float("nan")
-        stored = self._width * sum(self._stored(job) for job in self._pieces)
+        stored = sum(job.beam_width * self._stored(job) for job in self._pieces)
         return 1.0 - stored / self.reserved_tokens
 
     @property
@@ -105,7 +105,7 @@ class ContiguousSpace:
                 each = min(each, self._max_model_len)
             case "oracle":
                 each = job.prompt_tokens + job.output_tokens
-        return each * self._width
+        return each * (1 if job.greedy else self._width)
 
     def pause_s(self) -> float:
         """Return how long the compactions since the last call took, s."""
@@ -127,7 +127,7 @@ class ContiguousSpace:
             return True
         if not self._rules.compaction or self.free < size:
             return False
-        self._compact()
+        self.compact()
         return True
 
     def admit(self, job: Job, found_tokens: int) -> None:
@@ -152,6 +152,10 @@ class ContiguousSpace:
     def grow(self, job: Job, tokens: int) -> None:
         """Do nothing: all is reserved."""
 
+    def count(self, jobs: Collection[Job]) -> int:
+        """Return 0: all is reserved."""
+        return 0
+
     def extend(self, jobs: Collection[Job]) -> None:
         """Do nothing: all is reserved."""
 
@@ -171,12 +175,15 @@ class ContiguousSpace:
     def _hole(self, size: int) -> int | None:
         return next((i for i, (_, room) in enumerate(self._holes) if room >= size), None)
 
-    def _compact(self) -> None:
-        """Move every piece to the front; each that moves copies the tokens it stores."""
+    def compact(self) -> None:
+        """Move every piece to the front; each that moves copies the tokens it stores.
+
+        The next step waits for it.
+        """
         moved, start = 0, 0
         for job, (old, size) in sorted(self._pieces.items(), key=lambda item: item[1]):
             if old != start:
-                moved += self._width * self._stored(job)
+                moved += job.beam_width * self._stored(job)
             self._pieces[job] = (start, size)
             start += size
         self._holes = [(start, self.total - start)]

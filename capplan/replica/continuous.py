@@ -28,15 +28,17 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
+from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
 from capplan.replica.kv import KvBlocks, KvCache
+from capplan.replica.limits import NO_LIMITS, Limits
 from capplan.replica.prefix import PrefixCache
-from capplan.replica.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from capplan.replica.latency import StepTime
+    from capplan.replica.waiting import WaitingLine
     from capplan.scenario import ContinuousBatching
 
 
@@ -71,9 +73,8 @@ class ContinuousEngine:
         kv_blocks: int,
         copy_s_per_token: float = 0.0,
     ) -> None:
-        self.waiting: WaitingLine[Job] = WaitingLine(batching.scheduler.order)
+        self.waiting: WaitingLine[Job] = waiting_line(batching.scheduler)
         self.kv = self._kv(batching, kv_blocks, copy_s_per_token)
-        self.places = batching.max_num_seqs // batching.beam_width
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
         self.admits: Callable[[Job], bool] = _always
@@ -83,18 +84,18 @@ class ContinuousEngine:
         self._most_partial = batching.max_num_partial_prefills or math.inf
         self._most_long = batching.max_long_partial_prefills or math.inf
         self._width = batching.beam_width
-        kept = kv_blocks - int(batching.watermark * kv_blocks)
-        self._watermark = kv_blocks // self._width - kept // self._width
+        self._watermark = int(batching.watermark * kv_blocks)
         draft = batching.speculation
         self._drafted = 0 if draft is None else draft.num_speculative_tokens
         self._ticks_per_step = 1.0 if draft is None else draft.tokens_per_step
         self._draft_steps = 0.0 if draft is None else self._drafted * draft.draft_cost_fraction
-        self._per_decode = self._width * (1 + self._drafted)
+        self._per_branch = 1 + self._drafted
         self._block = batching.block_size
         self._ahead = batching.async_scheduling
         self._seconds = step_time.seconds
         self._decode_steps = self._tick = 0
         self._admissions = 0
+        self.limit(NO_LIMITS)
         self._reset()
 
     def _kv(self, batching: ContinuousBatching, blocks: int, copy_s_per_token: float) -> KvCache:
@@ -102,13 +103,14 @@ class ContinuousEngine:
             return ContiguousSpace(
                 batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=self._stored
             )
-        kind = PrefixCache if batching.prefix_caching else KvBlocks
-        return kind(blocks // batching.beam_width, block_size=batching.block_size)
+        if batching.prefix_caching:
+            return PrefixCache(blocks, block_size=batching.block_size)
+        return KvBlocks(blocks, block_size=batching.block_size, width=batching.beam_width)
 
     def _reset(self) -> None:
         self._running: dict[Job, None] = {}
         self.kv.clear()
-        self._decoding = 0
+        self._decoding = self._branches = self._seats = 0
         self._context = 0
         self._ends: list[tuple[int, int, Job]] = []
         self._phases: list[dict[Job, None]] = [{} for _ in range(self._block)]
@@ -153,9 +155,7 @@ class ContinuousEngine:
         self._chunks = {}
         self._ticks = math.floor((self._decode_steps + 1) * self._ticks_per_step) - self._tick
         self._decode_blocks()
-        self._budget = max(
-            self._rules.max_num_batched_tokens - self._decoding * self._per_decode, 0
-        )
+        self._budget = max(self._limit_tokens - self._branches * self._per_branch, 0)
         for job in list(self._partial):
             if job in self._partial:
                 self._continue_prefill(job)
@@ -167,7 +167,7 @@ class ContinuousEngine:
             return None
         self.steps += 1
         self.prefill_tokens += sum(self._chunks.values())
-        self.sequences += self._decoding * self._width + len(self._chunks)
+        self.sequences += self._branches + len(self._chunks)
         return self._step_s()
 
     def _step_s(self) -> float:
@@ -176,7 +176,7 @@ class ContinuousEngine:
         pairs = sum(
             chunk * (job.computed_tokens + chunk / 2) for job, chunk in self._chunks.items()
         )
-        decoding, context = self._decoding * self._width, self._context * self._width
+        decoding, context = self._branches, self._context
         drafted = self._drafted
         if not drafted or not decoding:
             return self._seconds(tokens, pairs, decoding, context) + self.kv.pause_s()
@@ -194,8 +194,8 @@ class ContinuousEngine:
         self._decode_steps += 1
         self._ended_s = now_s
         self._tick = tick = self._tick + self._ticks
-        self._context += self._decoding * self._ticks
-        self.output_tokens += self._decoding * self._ticks * self._width
+        self._context += self._branches * self._ticks
+        self.output_tokens += self._branches * self._ticks
         left: list[Job] = []
         ends = self._ends
         while ends and ends[0][0] <= tick:
@@ -229,6 +229,11 @@ class ContinuousEngine:
             return job.generated_tokens
         return job.output_tokens - max(job.finish_step - self._tick, 0)
 
+    def limit(self, limits: Limits) -> None:
+        """Hold the batches from the next step on within limits, instead of those before."""
+        self._limit_seqs, self._limit_tokens = limits.of_continuous(self._rules)
+        self.places = self._limit_seqs // self._width
+
     def _formed_ahead(self, now_s: float) -> bool:
         """Return whether the step that begins was formed when the one before it began."""
         return self._ahead and self._ended_s == now_s and bool(self._running)
@@ -245,7 +250,7 @@ class ContinuousEngine:
             return
         for ahead in range(self._ticks):
             due = self._phases[-(self._tick + ahead) % self._block]
-            while len(due) > self.kv.free:
+            while self.kv.count(due) > self.kv.free:
                 self._preempt(self._victim(), ahead=ahead)
             self.kv.extend(due)
 
@@ -274,7 +279,7 @@ class ContinuousEngine:
     def _preempt(self, job: Job, *, ahead: int) -> None:
         """Send a job back to the queue; ``ahead``: ticks that decoding already has room for."""
         if job.finish_step:
-            self._budget += self._per_decode
+            self._budget += job.beam_width * self._per_branch
         else:
             self._budget += self._chunks.pop(job, 0)
         self._release(job, ahead=ahead)
@@ -288,7 +293,10 @@ class ContinuousEngine:
         """
         new: list[Job] = []
         running, waiting = self._running, self.waiting
-        while self._budget > 0 and len(running) < self.places and (job := waiting.first()):
+        while self._budget > 0 and self._seats < self._limit_seqs and (job := waiting.first()):
+            width = 1 if job.greedy else self._width
+            if self._seats + width > self._limit_seqs:
+                break
             if job.scheduler_queue_in_s > formed_s or not self.admits(job):
                 break
             job.known_tokens = known = job.prompt_tokens + job.generated_tokens
@@ -307,7 +315,8 @@ class ContinuousEngine:
                 break
             waiting.pop()
             self._admissions += 1
-            job.admission, job.beam_width = self._admissions, self._width
+            job.admission, job.beam_width = self._admissions, width
+            self._seats += width
             job.stream_interval = self._rules.stream_interval
             running[job] = None
             self.kv.admit(job, found)
@@ -316,7 +325,7 @@ class ContinuousEngine:
                 job.batch_in_s, job.cached_tokens = now_s, found
                 new.append(job)
         waiting.return_passed()
-        size = self._decoding * self._width + len(self._chunks)
+        size = self._branches + len(self._chunks)
         for job in new:
             job.batch_id, job.batch_size = self.steps + 1, size
 
@@ -340,7 +349,7 @@ class ContinuousEngine:
         if job.computed_tokens < job.known_tokens:
             return
         job.generated_tokens += 1
-        self.output_tokens += self._width
+        self.output_tokens += job.beam_width
         if math.isnan(job.prefill_end_s):
             job.prefill_end_s = now_s
         if job.generated_tokens >= job.output_tokens:
@@ -350,7 +359,8 @@ class ContinuousEngine:
         job.phase = (job.known_tokens + self._drafted - self._tick) % self._block
         self._phases[job.phase][job] = None
         self._decoding += 1
-        self._context += job.known_tokens + 1
+        self._branches += job.beam_width
+        self._context += job.beam_width * (job.known_tokens + 1)
         heappush(self._ends, (job.finish_step, job.admission, job))
 
     def _finish(self, job: Job, now_s: float) -> Job:
@@ -371,6 +381,7 @@ class ContinuousEngine:
     def _release(self, job: Job, *, ahead: int = 0) -> None:
         """Take a job out of the running batch and free its blocks; ``ahead`` as in _preempt."""
         del self._running[job]
+        self._seats -= job.beam_width
         if not job.finish_step:
             self.kv.release(job, job.kv_tokens, job.computed_tokens)
             self._partial.pop(job, None)
@@ -380,7 +391,8 @@ class ContinuousEngine:
         self.kv.release(job, context - 1 + self._drafted + ahead, context - 1)
         del self._phases[job.phase][job]
         self._decoding -= 1
-        self._context -= context
+        self._branches -= job.beam_width
+        self._context -= job.beam_width * context
         job.finish_step = 0
 
 

@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
 from capplan.replica.levels import LevelLine
-from capplan.replica.waiting import WaitingLine
+from capplan.replica.limits import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
+    from capplan.replica.waiting import WaitingLine
     from capplan.scenario import DynamicBatching, QueuePolicy
 
 
@@ -43,14 +45,13 @@ class DynamicEngine:
         batch_seconds: Callable[[int, float], float] | None = None,
     ) -> None:
         self._levels = _levels(batching)
-        one_line = WaitingLine[Job](batching.scheduler.order)
+        one_line: WaitingLine[Job] = waiting_line(batching.scheduler)
         self.waiting = one_line if self._levels is None else self._levels
         self.drop: Callable[[Job], None] = _forget
-        self.places = batching.max_batch_size
         self.wake_s = math.inf
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
-        self._delay_s = batching.max_queue_delay_s
-        self._sizes = batching.preferred_batch_sizes or (batching.max_batch_size,)
+        self._rules = batching
+        self.limit(NO_LIMITS)
         self._batch_seconds = batch_seconds
         self._batch: list[Job] = []
         self._aborted: set[Job] = set()
@@ -72,6 +73,14 @@ class DynamicEngine:
             return QUEUE_FULL
         return None
 
+    def limit(self, limits: Limits) -> None:
+        """Hold the batches that start from now on within limits, instead of those before."""
+        rules = self._rules
+        self.places = most = int(min(rules.max_batch_size, limits.sequences))
+        self._delay_s = min(rules.max_queue_delay_s, limits.window_s)
+        preferred = rules.preferred_batch_sizes or (most,)
+        self._sizes = tuple(size for size in preferred if size <= most) or (most,)
+
     def begin(self, now_s: float) -> float | None:
         """Start a batch if it is due; return how long it takes, else None.
 
@@ -80,7 +89,7 @@ class DynamicEngine:
         if self._levels is not None:
             for job in self._levels.expire(now_s):
                 self.drop(job)
-        oldest = self.waiting.oldest()
+        oldest = self.waiting.oldest() if self.places else None
         self.wake_s = math.inf if oldest is None else oldest[0] + self._delay_s
         size = self._due(now_s)
         if not size:
@@ -168,7 +177,7 @@ def _levels(batching: DynamicBatching) -> LevelLine | None:
         policies,
         levels=batching.priority_levels,
         default=batching.default_priority_level,
-        order=batching.scheduler.order,
+        scheduler=batching.scheduler,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from capplan.replica.job import Job
+from capplan.replica.limits import Limits
 
 
 class Line(Protocol):
@@ -82,6 +83,9 @@ class Batch(Protocol):
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
+
+    def limit(self, limits: Limits) -> None:
+        """Hold the batches from the next step on within limits, instead of those before."""
 
 
 class Engine(Batch, Protocol):

@@ -16,6 +16,7 @@ import numpy as np
 from capplan.replica import compiled
 from capplan.replica.engine import Batch
 from capplan.replica.job import Job
+from capplan.replica.limits import Limits
 from capplan.replica.steplaw import step_law
 from capplan.scenario import ContinuousBatching
 
@@ -54,6 +55,8 @@ def unsupported(batching: ContinuousBatching, step_time: StepTime) -> list[str]:
         if name not in HANDLED
         and getattr(batching, name) != field.get_default(call_default_factory=True)
     ]
+    if batching.scheduler.order not in {"fifo", "priority"} or batching.scheduler.ageing_per_s:
+        found.append("scheduler.order")
     if step_law(step_time) is None:
         found.append(f"step_time ({type(step_time).__name__})")
     return found
@@ -101,6 +104,7 @@ class FastEngine:
         if law is None or (missing := unsupported(batching, step_time)):
             msg = f"batching that is compiled, got {missing if law is not None else step_time!r}"
             raise ValueError(msg)
+        self._rules = batching
         self.kv_blocks = kv_blocks
         self.places = batching.max_num_seqs
         self.end_s = math.inf
@@ -193,6 +197,14 @@ class FastEngine:
         if tokens <= self._max_tokens:
             return None
         return "max_model_len" if tokens > self._max_model_len else "kv_capacity"
+
+    def limit(self, limits: Limits) -> None:
+        """Hold the batches from the next step on within limits, instead of those before."""
+        self.places, tokens = limits.of_continuous(self._rules)
+        self._seen_s = math.nan
+        self.end_s = compiled.limit(
+            *self._arrays, self.places, tokens, self._clock.now, self._inclusive
+        )
 
     def start(self, now_s: float) -> None:
         """Form the next step of a free replica."""

@@ -59,6 +59,23 @@ class Job:
     """Tokens per chunk of its answer, after the first."""
     beam_width: int = 1
     """Sequences that decode its answer."""
+    greedy: bool = False
+    """Decode one sequence, however wide the beams of its replica are."""
+
+    @property
+    def tenant(self) -> str:
+        """Return whose request it is; "" where nobody knows."""
+        return ""
+
+    @property
+    def request_class(self) -> str:
+        """Return the class of its request; "" where nobody knows."""
+        return ""
+
+    @property
+    def leaves_s(self) -> float:
+        """Return when its caller leaves, s; inf without a deadline."""
+        return math.inf
 
     @property
     def spent_tokens(self) -> int:

@@ -48,6 +48,9 @@ class KvCache(Protocol):
     def grow(self, job: Job, tokens: int) -> None:
         """Let a prefilling job store so many tokens in all."""
 
+    def count(self, jobs: Collection[Job]) -> int:
+        """Return how many blocks these jobs need if each needs one more."""
+
     def extend(self, jobs: Collection[Job]) -> None:
         """Give each of these jobs one more block."""
 
@@ -79,18 +82,30 @@ class PagedKv:
         """Return whether a job that stores so many tokens fits if it is alone."""
         return -(-tokens // self.block_size) <= self.total
 
+    def count(self, jobs: Collection[Job]) -> int:
+        """Return how many blocks these jobs need if each needs one more."""
+        return len(jobs)
+
 
 class KvBlocks(PagedKv):
-    """Paged KV as a count: every block is like every other."""
+    """Paged KV as a count: every block is like every other.
 
-    def __init__(self, blocks: int, *, block_size: int) -> None:
+    A job takes its blocks ``width`` times, once if it is greedy.
+    """
+
+    def __init__(self, blocks: int, *, block_size: int, width: int = 1) -> None:
         super().__init__(blocks, block_size=block_size)
-        self.free = blocks
+        self._width = width
+        self.free = self.total
+
+    def can_ever_hold(self, job: Job, tokens: int) -> bool:
+        """Return whether a job that stores so many tokens fits if it is alone."""
+        return self._blocks(job, tokens) <= self.total
 
     @property
     def usage_fraction(self) -> float:
-        """Return the share of the blocks that is taken."""
-        return 1.0 - self.free / self.total
+        """Return the share of the blocks that is taken, in whole widths."""
+        return 1.0 - (self.free // self._width) / (self.total // self._width)
 
     def found(self, job: Job, known_tokens: int) -> int:
         """Return 0: a count knows no contents."""
@@ -98,7 +113,7 @@ class KvBlocks(PagedKv):
 
     def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
         """Return whether a new job that stores so many tokens leaves that many blocks free."""
-        return -(-tokens // self.block_size) + spare_blocks <= self.free
+        return self._blocks(job, tokens) + spare_blocks <= self.free
 
     def admit(self, job: Job, found_tokens: int) -> None:
         """Start to count a new job."""
@@ -108,7 +123,8 @@ class KvBlocks(PagedKv):
     def needed(self, job: Job, tokens: int) -> int:
         """Return how many more blocks a prefilling job needs to store so many tokens."""
         size = self.block_size
-        return -(-tokens // size) + -job.kv_tokens // size
+        more = -(-tokens // size) + -job.kv_tokens // size
+        return more if self._width == 1 or job.greedy else more * self._width
 
     def grow(self, job: Job, tokens: int) -> None:
         """Let a prefilling job store so many tokens in all."""
@@ -117,12 +133,22 @@ class KvBlocks(PagedKv):
 
     def extend(self, jobs: Collection[Job]) -> None:
         """Give each of these jobs one more block."""
-        self.free -= len(jobs)
+        self.free -= self.count(jobs)
 
     def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
         """Take back the blocks of a job that had room for ``tokens``."""
-        self.free += -(-tokens // self.block_size)
+        self.free += self._blocks(job, tokens)
+
+    def count(self, jobs: Collection[Job]) -> int:
+        """Return how many blocks these jobs need if each needs one more."""
+        if self._width == 1:
+            return len(jobs)
+        return sum(1 if job.greedy else self._width for job in jobs)
 
     def clear(self) -> None:
         """Lose everything, as in a crash."""
         self.free = self.total
+
+    def _blocks(self, job: Job, tokens: int) -> int:
+        blocks = -(-tokens // self.block_size)
+        return blocks if self._width == 1 or job.greedy else blocks * self._width

@@ -25,11 +25,13 @@ from itertools import chain
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.footprint import FULL
 from capplan.replica.job import Job
-from capplan.replica.waiting import ORDERS
-from capplan.scenario.layers import Order
+from capplan.replica.limits import Limits
+from capplan.replica.waiting import rank_of
+from capplan.scenario.layers import Queue
 
 Turn = tuple[float, float]
-"""Rank and arrival of a job: lower is served first, over all models."""
+"""Rank and arrival of a job: lower is served first, over all models. Where flows take turns, they
+do so within a model; between models it is the arrival that counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,12 +97,12 @@ class ResidentEngine:
         hosted: Sequence[Hosted],
         *,
         model_of: Callable[[Job], str],
-        order: Order,
+        scheduler: Queue,
         now: Callable[[], float],
     ) -> None:
         self._hosted = {one.name: one for one in hosted}
         self._model_of = model_of
-        self._rank = ORDERS[order]
+        self._rank = rank_of(scheduler)
         self._now = now
         self._engines = [one.engine for one in hosted]
         for engine in self._engines:
@@ -204,6 +206,12 @@ class ResidentEngine:
         used = sum(one.kv_fraction * one.engine.kv_usage_fraction for one in held)
         return used / whole if held else math.nan
 
+    def limit(self, limits: Limits) -> None:
+        """Hold the batches of every model from the next step on within limits."""
+        for engine in self._engines:
+            engine.limit(limits)
+        self.places = self._engines[0].places
+
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
         return self._engine_of(job).refusal(job)
@@ -252,7 +260,7 @@ class ResidentEngine:
         return self._hosted[self._model_of(job)].engine
 
     def _turn(self, job: Job) -> Turn:
-        return (self._rank(job), job.scheduler_queue_in_s)
+        return (self._rank(job, job.scheduler_queue_in_s), job.scheduler_queue_in_s)
 
     def _admits(self, job: Job) -> bool:
         return self._turn(job) <= self._last

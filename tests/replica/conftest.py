@@ -12,12 +12,15 @@ from capplan.replica.latency import LinearStepTime
 LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
 
 
+def width_of(rules, job):
+    return 1 if job.greedy else rules.beam_width
+
+
 class Blocks:
     """Blocks one by one, each with what it holds, who holds it, and since when nobody does."""
 
     def __init__(self, rules, blocks):
-        self.size, self.width, self.caching = rules.block_size, rules.beam_width, False
-        self.caching = rules.prefix_caching
+        self.rules, self.size, self.caching = rules, rules.block_size, rules.prefix_caching
         self.blocks = [{"key": None, "held": 0, "since": i - blocks} for i in range(blocks)]
         self.ticket, self.held = 0, {}
 
@@ -46,7 +49,7 @@ class Blocks:
         return found
 
     def admit(self, job, found, tokens, spare):
-        need = math.ceil(tokens / self.size) * self.width - len(found)
+        need = math.ceil(tokens / self.size) * width_of(self.rules, job) - len(found)
         evictable = sum(not b["held"] for b in found)
         if need + evictable + spare > len(self.free()):
             return False
@@ -56,7 +59,7 @@ class Blocks:
         return self.grow(job, tokens)
 
     def grow(self, job, tokens):
-        need = math.ceil(tokens / self.size) * self.width - len(self.held[job])
+        need = math.ceil(tokens / self.size) * width_of(self.rules, job) - len(self.held[job])
         if need > len(self.free()):
             return False
         for _ in range(need):
@@ -99,7 +102,7 @@ class Space:
         elif self.rules.contiguous.reserve == "pow2":
             power = next(2**k for k in range(99) if 2**k >= job.output_tokens)
             each = min(each, job.prompt_tokens + power)
-        return each * self.rules.beam_width
+        return each * width_of(self.rules, job)
 
     def find(self, job, known):
         return []
@@ -130,7 +133,7 @@ class Space:
         self.owner = kept + [None] * (len(self.owner) - len(kept))
         for job, start in before.items():
             if self.owner.index(job) != start:
-                self.waited += self.stored(job) * self.rules.beam_width * self.copy_s
+                self.waited += self.stored(job) * width_of(self.rules, job) * self.copy_s
 
     def grow(self, job, tokens):
         return True
@@ -211,7 +214,7 @@ class LongWay:
             while job in self.running and not self.kv.grow(job, tokens):
                 self.preempt_one()
             if job in self.running:
-                self.scheduled[job] = rules.beam_width * (1 + self.draft)
+                self.scheduled[job] = width_of(rules, job) * (1 + self.draft)
         self.budget = max(rules.max_num_batched_tokens - sum(self.scheduled.values()), 0)
         for job in [j for j in self.running if not self.decodes(j)]:
             if job not in self.running:
@@ -234,9 +237,9 @@ class LongWay:
     def admit(self):
         rules, passed = self.rules, []
         while self.waiting and self.budget > 0:
-            if (len(self.running) + 1) * rules.beam_width > rules.max_num_seqs:
-                break
             job = self.waiting[0]
+            if sum(width_of(rules, one) for one in [*self.running, job]) > rules.max_num_seqs:
+                break
             known = job.prompt_tokens + job.generated_tokens
             found = self.kv.find(job, known)
             before = len(found) * rules.block_size
@@ -270,8 +273,9 @@ class LongWay:
         prefill = decode = context = 0
         for job, new in self.scheduled.items():
             if self.decodes(job):
-                decode += self.rules.beam_width
-                context += (job.prompt_tokens + job.generated_tokens) * self.rules.beam_width
+                width = width_of(self.rules, job)
+                decode += width
+                context += (job.prompt_tokens + job.generated_tokens) * width
             else:
                 prefill += new
         if not self.draft or not decode:

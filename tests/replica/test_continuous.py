@@ -96,6 +96,7 @@ def jobs_of(rows):
                 priority=priority,
                 prefix_blocks=ids,
                 prefix_block_tokens=24,
+                greedy=prompt % 3 == 0,
             ),
         )
         for time, prompt, output, priority, ids in rows
