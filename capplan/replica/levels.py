@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
 from capplan.replica.waiting import WaitingLine
 from capplan.scenario.batching import QueuePolicy
-from capplan.scenario.layers import Order
+from capplan.scenario.layers import Queue
 
 
 class Level:
     """Who waits in one level: those in time, and those who are not and come after them."""
 
-    def __init__(self, policy: QueuePolicy, order: Order) -> None:
+    def __init__(self, policy: QueuePolicy, scheduler: Queue) -> None:
         self.policy = policy
-        self.in_time: WaitingLine[Job] = WaitingLine(order)
-        self.delayed: WaitingLine[Job] = WaitingLine(order)
+        self.in_time: WaitingLine[Job] = waiting_line(scheduler)
+        self.delayed: WaitingLine[Job] = waiting_line(scheduler)
 
     def __len__(self) -> int:
         return len(self.in_time) + len(self.delayed)
@@ -56,10 +57,10 @@ class LevelLine:
     """
 
     def __init__(
-        self, policies: dict[int, QueuePolicy], *, levels: int, default: int, order: Order
+        self, policies: dict[int, QueuePolicy], *, levels: int, default: int, scheduler: Queue
     ) -> None:
         self._levels = {
-            level: Level(policies.get(level, policies[0]), order)
+            level: Level(policies.get(level, policies[0]), scheduler)
             for level in range(1, max(levels, 1) + 1)
         }
         self._default = default

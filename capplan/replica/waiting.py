@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from capplan.replica.job import Job
-from capplan.scenario.layers import Order
+from capplan.scenario.layers import Queue
 
 Waiter = TypeVar("Waiter", bound=Job)
+Rank = Callable[[Job, float], float]
+"""Rank of a job that waits since a moment: lower is served first, ties in order of arrival. It
+never changes while the job waits: what grows with the wait grows alike for all."""
 
 
-def first_come(job: Job) -> int:
+def first_come(job: Job, since_s: float) -> float:
     """Rank of a job that is served in order of arrival: all alike."""
     return 0
 
 
-def by_priority(job: Job) -> int:
+def by_priority(job: Job, since_s: float) -> float:
     """Rank of a job that is served by priority (lower first), then in order of arrival."""
     return job.priority
 
 
-ORDERS: dict[Order, Callable[[Job], int]] = {"fifo": first_come, "priority": by_priority}
-"""Where the names of a scenario become functions: lower rank first, ties in order of arrival."""
+def by_deadline(job: Job, since_s: float) -> float:
+    """Rank of a job whose caller leaves earliest; without a deadline, behind all others.
+
+    If any order serves all in time, this one does, on one server without preemption as long as
+    all are there. Source: Jackson, "Scheduling a Production Line to Minimize Maximum Tardiness",
+    UCLA Management Science Research Project, 1955 (earliest due date).
+    """
+    return job.leaves_s
+
+
+def by_prompt(job: Job, since_s: float) -> float:
+    """Rank of a job by the length of its prompt, the part of its work that is known.
+
+    The shortest first gives the least mean wait of all orders of the jobs that are there.
+    Source: Smith, "Various optimizers for single-stage production", Naval Research Logistics
+    Quarterly 3, 1956.
+    """
+    return job.prompt_tokens
+
+
+def by_bucket(bounds_tokens: tuple[int, ...]) -> Rank:
+    """Return the rank of a job by the bucket of its prompt's length."""
+    return lambda job, since_s: bisect_left(bounds_tokens, job.prompt_tokens)
+
+
+def ageing(rank: Rank, per_s: float) -> Rank:
+    """Return a rank that falls by ``per_s`` with each second of waiting.
+
+    ``rank - per_s · (now - since)`` orders as ``rank + per_s · since`` does at every moment, so
+    the rank need not change. A job is passed only by those that came less than its rank's
+    distance from the lowest, over ``per_s``, later. Source: Jackson, "Some problems in queueing
+    with dynamic priorities", Naval Research Logistics Quarterly 7, 1960 (urgency numbers).
+    """
+    return lambda job, since_s: rank(job, since_s) + per_s * since_s
+
+
+def rank_of(rules: Queue) -> Rank:
+    """Return where a queue's order puts a job; of lines that take turns, no rank but arrival."""
+    ranks: dict[str, Rank] = {
+        "priority": by_priority,
+        "earliest_deadline": by_deadline,
+        "shortest_prompt": by_prompt,
+    }
+    rank = ranks.get(rules.order, first_come)
+    if rules.order == "length_buckets" and rules.buckets.turn == "shortest_first":
+        rank = by_bucket(rules.buckets.bounds_tokens)
+    return ageing(rank, rules.ageing_per_s) if rules.ageing_per_s else rank
 
 
 class WaitingLine(Generic[Waiter]):
@@ -33,13 +82,13 @@ class WaitingLine(Generic[Waiter]):
     Removal is lazy: an entry counts only while its ticket is the job's current one.
     """
 
-    def __init__(self, order: Order = "fifo") -> None:
-        self._rank = ORDERS[order]
+    def __init__(self, rank: Rank = first_come) -> None:
+        self._rank = rank
         self._tickets: dict[Waiter, int] = {}
-        self._heap: list[tuple[int, int, Waiter]] = []
+        self._heap: list[tuple[float, int, Waiter]] = []
         self._arrivals: deque[tuple[float, int, Waiter]] = deque()
         self._next_ticket = 0
-        self._passed: list[tuple[int, int, Waiter]] = []
+        self._passed: list[tuple[float, int, Waiter]] = []
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -54,14 +103,17 @@ class WaitingLine(Generic[Waiter]):
         """Let a job wait from now on."""
         self._next_ticket += 1
         ticket = self._tickets[job] = self._next_ticket
-        heappush(self._heap, (self._rank(job), ticket, job))
+        heappush(self._heap, (self._rank(job, now_s), ticket, job))
         self._arrivals.append((now_s, ticket, job))
 
     def push_front(self, job: Waiter) -> None:
-        """Put a job before all others of its rank; it is no longer the one that waits longest."""
+        """Put a job before all others of its rank; it is no longer the one that waits longest.
+
+        Where the rank depends on the arrival, that is when it came to the replica.
+        """
         self._next_ticket += 1
         ticket = self._tickets[job] = -self._next_ticket
-        heappush(self._heap, (self._rank(job), ticket, job))
+        heappush(self._heap, (self._rank(job, job.scheduler_queue_in_s), ticket, job))
 
     def first(self) -> Waiter | None:
         """Return who is served next, None if nobody waits."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from capplan.scenario.orders import FairShare, LengthBuckets, Order
 from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Rate, Seconds
-
-Order = Literal["fifo", "priority"]
 
 
 class Network(Part):
@@ -40,8 +39,30 @@ class Queue(Part):
     length: Annotated[int, Field(ge=0)] | None = None
     wait_limit_s: PositiveSeconds | None = None
     order: Order = "fifo"
+    """Who is served next, ties by arrival: ``fifo``; ``priority`` (lower first);
+    ``weighted_fair`` (see ``fair``); ``earliest_deadline`` of the caller, those without one last;
+    ``shortest_prompt``; ``length_buckets`` (see ``buckets``)."""
+    fair: FairShare = FairShare()
+    buckets: LengthBuckets = LengthBuckets()
+    ageing_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """How much is taken off the rank of who waits, per second: levels of priority, tokens of the
+    shortest prompt, buckets served shortest first. Against starvation: who came a second later
+    must be better by this much to go first. 0 = no ageing."""
     status: Literal[429, 503] = 503
     retry_after_s: Seconds = 1.0
+
+    @model_validator(mode="after")
+    def _ageing_has_a_rank(self) -> Queue:
+        ranked = self.order in {"priority", "shortest_prompt"} or (
+            self.order == "length_buckets" and self.buckets.turn == "shortest_first"
+        )
+        if self.ageing_per_s and not ranked:
+            msg = (
+                "ageing_per_s is of order priority, shortest_prompt and length_buckets shortest "
+                f"first, got {self.order}"
+            )
+            raise ValueError(msg)
+        return self
 
 
 class GatewayQueue(Queue):

@@ -73,6 +73,21 @@ class Attempt(Job):
     """Tokens made when its caller left, where the replica went on with it."""
 
     @property
+    def tenant(self) -> str:
+        """Return whose request it is."""
+        return self.request.tenant
+
+    @property
+    def request_class(self) -> str:
+        """Return the class of its request."""
+        return self.request.request_class
+
+    @property
+    def leaves_s(self) -> float:
+        """Return when its caller leaves, s; inf without a deadline."""
+        return self.request.leaves_s
+
+    @property
     def layer(self) -> str:
         """Return the layer (``schema.LAYERS``) that the attempt is in."""
         if self.place == "replica":

@@ -120,8 +120,8 @@ def _resident_factory(
             )
             for entry in pool.models
         ]
-        order = pool.batching.scheduler.order
-        resident = ResidentEngine(hosted, model_of=model_of, order=order, now=lambda: clock.now)
+        scheduler, now = pool.batching.scheduler, lambda: clock.now
+        resident = ResidentEngine(hosted, model_of=model_of, scheduler=scheduler, now=now)
         return StepByStep(resident, clock=clock)
 
     return build

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from capplan.replica.waiting import WaitingLine
+from capplan.replica.fair import waiting_line
 from capplan.scenario import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
@@ -29,7 +29,7 @@ class BoundedQueue:
         expired: Callable[[Attempt, Failure], None],
         line: Any = None,
     ) -> None:
-        self.line: Any = WaitingLine(rules.order) if line is None else line
+        self.line: Any = waiting_line(rules) if line is None else line
         self.refused = 0
         self.is_limited = rules.length is not None
         self._length = rules.length

@@ -1,29 +1,34 @@
 import pytest
 
 from capplan.replica.job import Job
-from capplan.replica.waiting import WaitingLine
+from capplan.replica.fair import waiting_line
+from capplan.scenario import Queue
 
 
 def job(priority=0):
     return Job(prompt_tokens=1, output_tokens=1, priority=priority)
 
 
+def line_of(order, **fields):
+    return waiting_line(Queue(order=order, **fields))
+
+
 def test_fifo_ignores_priority():
-    line, (one, two) = WaitingLine("fifo"), (job(5), job(1))
+    line, (one, two) = line_of("fifo"), (job(5), job(1))
     line.push(one, 0.0)
     line.push(two, 0.0)
     assert [line.pop(), line.pop()] == [one, two]
 
 
 def test_lower_priority_goes_first_and_equals_by_arrival():
-    line, jobs = WaitingLine("priority"), [job(1), job(0), job(1), job(0)]
+    line, jobs = line_of("priority"), [job(1), job(0), job(1), job(0)]
     for each in jobs:
         line.push(each, 0.0)
     assert [line.pop() for _ in jobs] == [jobs[1], jobs[3], jobs[0], jobs[2]]
 
 
 def test_the_front_is_before_all_of_its_priority_only():
-    line, (low, high, back) = WaitingLine("priority"), (job(1), job(0), job(1))
+    line, (low, high, back) = line_of("priority"), (job(1), job(0), job(1))
     line.push(low, 0.0)
     line.push(high, 0.0)
     line.push_front(back)
@@ -31,7 +36,7 @@ def test_the_front_is_before_all_of_its_priority_only():
 
 
 def test_the_oldest_is_the_longest_waiting_whatever_the_order():
-    line, (low, high) = WaitingLine("priority"), (job(1), job(0))
+    line, (low, high) = line_of("priority"), (job(1), job(0))
     line.push(low, 1.0)
     line.push(high, 2.0)
     assert line.oldest() == (1.0, low)
@@ -42,7 +47,7 @@ def test_the_oldest_is_the_longest_waiting_whatever_the_order():
 
 
 def test_who_was_removed_is_passed_over_and_counted_once():
-    line, (one, two) = WaitingLine(), (job(), job())
+    line, (one, two) = line_of("fifo"), (job(), job())
     line.push(one, 0.0)
     line.push(two, 0.0)
     assert line.remove(one)
