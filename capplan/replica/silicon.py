@@ -10,8 +10,14 @@ Source: NVIDIA, "AIConfigurator", PyPI ``aiconfigurator-core`` 0.12 (Apache-2.0)
 Trust it for the engine version it was measured with (``backend_version``), which is not always the
 one that runs. It answers in milliseconds, for the accelerator alone: what scheduler and launch
 leave idle is ``overhead_s`` and ``per_sequence_s``. Where the database has no row it falls back to
-its own model in silence. Don't trust it for models with as many KV heads as heads: measured vLLM
-servers of Llama-2-7B on H100 decode 20 to 46 % faster than it says (``data/validation``).
+its own model in silence.
+
+Its decode attention was measured with at most 8 KV heads on an accelerator, and it extrapolates to
+more: Llama-2-7B (32) on H100 came out 20 to 46 % slower than measured servers. The kernel's work is
+one block per sequence and KV head, so a batch of ``n`` with 32 heads is asked for as ``4 n`` with 8
+(Dao et al., "Flash-Decoding for long-context inference", 2023: the grid is batch × KV heads × parts
+of the context). FP8 weights are those of per-tensor scales (of blocks in a model with MLA); the
+database has no 8-bit or 4-bit whole numbers.
 """
 
 from __future__ import annotations
@@ -39,15 +45,16 @@ if TYPE_CHECKING:
 
 SYSTEMS = {
     "A100-SXM-80GB": "a100_sxm",
-    "A100-PCIe-80GB": "a100_pcie",
     "H100-SXM-80GB": "h100_sxm",
-    "H100-PCIe-80GB": "h100_pcie",
     "H200-SXM-141GB": "h200_sxm",
     "B200-SXM-180GB": "b200_sxm",
     "L40S": "l40s",
-    "L4": "l4",
 }
-"""Names of accelerators in the database."""
+"""Accelerators whose kernels the database holds, and their names in it."""
+
+MOST_KV_HEADS = 8
+"""KV heads per accelerator up to which decode attention was measured. Source: the column
+``num_key_value_heads`` of aiconfigurator-core 0.12, ``generation_attention_perf.parquet``."""
 
 CHUNKS = (1.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 BEFORES = (0.0, 1024.0, 4096.0, 16384.0, 65536.0)
@@ -55,8 +62,9 @@ SEQUENCES = (
     1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
 )  # fmt: skip
 CONTEXTS = (64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0)
+ATTENTION = "generation_attention"
 MS = 1e-3
-FORM = 1
+FORM = 2
 """Of the cached files; raised when the grid or its meaning changes."""
 
 
@@ -102,11 +110,13 @@ def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
     asked = {
         "form": FORM,
         "package": _version(),
-        "model": _config(model_of(pool), pool),
+        "model": _config(model_of(pool)),
         "system": SYSTEMS[device],
         "backend": law.backend,
         "backend_version": law.backend_version,
         "tensor_parallel": pool.tensor_parallel,
+        "weights": _weights(pool),
+        "kv": _kv(pool),
     }
     return SiliconStepTime(
         steps=_table(json.dumps(asked, sort_keys=True)),
@@ -175,8 +185,10 @@ def _ask(asked: dict[str, Any]) -> list[float]:
             from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
 
             model = RustForwardPassPerfModel.from_native(_native(asked, folder))
+            extra = _extrapolated(asked, folder)
             return [
                 _seconds(model.estimate_forward_pass_time_ms({"scheduled_requests": _step(*point)}))
+                - extra.get(point[2:], 0.0)
                 for point in _points()
             ]
         except (ValueError, RuntimeError, KeyError) as err:
@@ -195,8 +207,63 @@ def _seconds(estimate_ms: float | None) -> float:
     return float(estimate_ms) * MS
 
 
+def _extrapolated(asked: dict[str, Any], folder: str) -> dict[tuple[float, float], float]:
+    """Return by how much decode attention of many KV heads is too slow, s; see the module."""
+    config = asked["model"]
+    parts = _parts(config, asked["tensor_parallel"])
+    if parts == 1:
+        return {}
+    own = _engine(asked, folder)
+    with TemporaryDirectory() as other:
+        heads = ("num_attention_heads", "num_key_value_heads")
+        fewer = config | {name: config[name] // parts for name in heads}
+        Path(other, "config.json").write_text(json.dumps(fewer), encoding="utf-8")
+        narrow = _engine(asked, other)
+    return {
+        (n, k): _attention(own, n, k) - _attention(narrow, parts * n, k)
+        for n in SEQUENCES
+        for k in CONTEXTS
+    }
+
+
+def _parts(config: dict[str, Any], share: int) -> int:
+    """Return into how many the KV heads of one accelerator are divided to be among the measured."""
+    if "kv_lora_rank" in config:
+        return 1
+    heads = config["num_key_value_heads"]
+    each = max(heads // share, 1)
+    return next(
+        part for part in range(1, each + 1) if not each % part and each // part <= MOST_KV_HEADS
+    )
+
+
+def _engine(asked: dict[str, Any], folder: str) -> Any:
+    from aiconfigurator_core.sdk.engine import EngineHandle
+
+    return EngineHandle.compile(
+        folder,
+        asked["system"],
+        asked["backend"],
+        backend_version=asked["backend_version"],
+        tp_size=asked["tensor_parallel"],
+        moe_tp_size=asked["tensor_parallel"],
+        kvcache_quant_mode=asked["kv"],
+    )
+
+
+def _attention(engine: Any, sequences: float, context: float) -> float:
+    kernels = engine.decode_step_per_op(int(sequences), int(context), 2)
+    return sum(float(kernel[1]) for kernel in kernels if kernel[0] == ATTENTION) * MS
+
+
 def _native(asked: dict[str, Any], folder: str) -> dict[str, Any]:
-    dtypes = dict.fromkeys(("weight_dtype", "moe_dtype", "activation_dtype", "kv_cache_dtype"))
+    weights = asked["weights"]
+    dtypes = {
+        "weight_dtype": weights,
+        "moe_dtype": weights,
+        "activation_dtype": None,
+        "kv_cache_dtype": asked["kv"],
+    }
     return {
         "schema_version": 1,
         "model_name": folder,
@@ -204,6 +271,8 @@ def _native(asked: dict[str, Any], folder: str) -> dict[str, Any]:
         "backend": asked["backend"],
         "backend_version": asked["backend_version"],
         "tp_size": asked["tensor_parallel"],
+        "moe_tp_size": asked["tensor_parallel"],
+        "moe_ep_size": 1,
         "pp_size": 1,
         "kv_block_size": None,
         **dtypes,
@@ -244,12 +313,31 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _config(found: Model, pool: Pool) -> dict[str, Any]:
+def _weights(pool: Pool) -> str | None:
+    """Return the database's name for the type of a pool's weights; None = 16 bits."""
+    found = model_of(pool)
+    dtype = pool.weight_dtype or found.served_dtype
+    if dtype in SIXTEEN:
+        return None
+    if dtype != "fp8":
+        raise DataError("fp8 or a type of 16 bits for step times of kind silicon",
+                        where=f"pool {pool.name}", field="weight_dtype", value=dtype)  # fmt: skip
+    return "fp8_block" if found.kv_lora_rank else "fp8"
+
+
+def _kv(pool: Pool) -> str | None:
+    """Return the database's name for the type of a pool's KV; None = 16 bits."""
+    if pool.kv_dtype is None or pool.kv_dtype in SIXTEEN:
+        return None
+    if pool.kv_dtype != "fp8":
+        raise DataError("fp8 or a type of 16 bits for step times of kind silicon",
+                        where=f"pool {pool.name}", field="kv_dtype",
+                        value=pool.kv_dtype)  # fmt: skip
+    return "fp8"
+
+
+def _config(found: Model) -> dict[str, Any]:
     """Return the model as a Hugging Face ``config.json`` of a family the database knows."""
-    if pool.weight_dtype is not None and pool.weight_dtype not in SIXTEEN:
-        raise DataError("a type of 16 bits for step times of kind silicon",
-                        where=f"pool {pool.name}", field="weight_dtype",
-                        value=pool.weight_dtype)  # fmt: skip
     config: dict[str, Any] = {
         "_name_or_path": found.name,
         "architectures": ["LlamaForCausalLM"],
