@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from capplan.scenario import Gateway, RateLimit
 from capplan.simulation.attempt import Attempt, Failure
@@ -118,7 +119,7 @@ class GatewayHost:
     def answered(self, attempt: Attempt) -> None:
         """Serialise an answer, then send it back."""
         attempt.place = "answer"
-        done_s = self.leaves_s(attempt, attempt.decode_end_s)
+        done_s = self.leaves_s(attempt.intended_start_s, attempt.decode_end_s)
         if done_s > self._clock.now:
             self._clock.at(done_s, Rank.ARRIVE, self._serialised, attempt)
         else:
@@ -130,15 +131,15 @@ class GatewayHost:
         self._release()
         self._send_back(attempt, failure)
 
-    def leaves_s(self, attempt: Attempt, made_s: float) -> float:
+    def leaves_s(self, start_s: Any, made_s: Any) -> Any:
         """Return when a token made at ``made_s`` leaves the gateway for the caller, s.
 
         Serialisation takes a share of the whole time from the intended start to the caller: what
-        would take x takes x / (1 - share).
+        would take x takes x / (1 - share). Times may be arrays.
         """
-        start_s, back_s = attempt.intended_start_s, self._network_s
         if self._stretch == 1.0:
             return made_s
+        back_s = self._network_s
         return start_s + (made_s - start_s + back_s) * self._stretch - back_s
 
     def _admit(self, attempt: Attempt) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,9 @@ from capplan.schema import REQUESTS, Column
 from capplan.simulation.attempt import Attempt, Request
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
     from capplan.scenario import Scenario
 
@@ -103,19 +107,21 @@ class RequestLog:
         trace: pd.DataFrame,
         *,
         network_s: float,
-        leaves_s: Callable[[Attempt, float], float],
+        leaves_s: Callable[[Any, Any], Any],
     ) -> None:
         """Start a log.
 
-        ``trace`` are the rows that the requests are made of; ``leaves_s(attempt, made_s)`` is when
-        a token made at that time leaves the gateway.
+        ``trace`` are the rows that the requests are made of; ``leaves_s(start_s, made_s)`` is when
+        a token made at a time leaves the gateway, if its attempt was to start at ``start_s``: of
+        one token, or of an array of them.
         """
         self.attempts: list[Attempt] = []
         self._trace = trace
         self._network_s = network_s
         self._leaves_s = leaves_s
         self._given = [n for n in _OF_REQUEST if n in trace and not trace[n].isna().any()]
-        self._parts: list[dict[str, pd.Series[Any]]] = []
+        self._words = {c.name: _Words() for c in REQUESTS if c.kind == "str"}
+        self._parts: list[dict[str, NDArray[Any]]] = []
         self._put_away = 0
         self._full = ATTEMPTS_AT_ONCE
 
@@ -123,8 +129,20 @@ class RequestLog:
         return self._put_away + len(self.attempts)
 
     def first_token_s(self, attempt: Attempt) -> float:
-        """Return when the first token of an attempt reached its caller, s; NaN if none has."""
-        return _first_token_s(attempt, self._network_s, self._leaves_s)
+        """Return when the first token of an attempt reached its caller, s; NaN if none has.
+
+        Without streaming, that is when the last one did.
+        """
+        if math.isnan(attempt.prefill_end_s):
+            return math.nan
+        succeeded = attempt.outcome == "succeeded"
+        if not (attempt.request.streaming and attempt.streams):
+            return attempt.finish_s if succeeded else math.nan
+        made_s: float = self._leaves_s(attempt.intended_start_s, attempt.prefill_end_s)
+        first_s = made_s + self._network_s
+        if succeeded:
+            return min(first_s, attempt.finish_s)
+        return first_s if first_s <= attempt.finish_s else math.nan
 
     def add(self, attempt: Attempt) -> None:
         """Take an attempt that is being sent."""
@@ -147,40 +165,91 @@ class RequestLog:
         rows = np.concatenate([part.pop("row") for part in self._parts])
         numbers = np.concatenate([part["attempt"] for part in self._parts])
         order = np.lexsort((numbers, rows))
-        columns = {}
+        rows = rows[order]
+        columns: dict[str, Any] = {}
         for c in REQUESTS:
             if c.name in self._given:
-                values = self._trace[c.name].take(rows[order]).reset_index(drop=True)
+                values = self._trace[c.name].take(rows).reset_index(drop=True)
                 columns[c.name] = values.astype(_dtype(c))
-            else:
-                values = pd.concat([part.pop(c.name) for part in self._parts])
-                columns[c.name] = values.take(order).reset_index(drop=True)
+                continue
+            found = np.concatenate([part.pop(c.name) for part in self._parts])[order]
+            columns[c.name] = self._words[c.name].of(found) if c.kind == "str" else found
         return pd.DataFrame(columns, copy=False)
 
     def _put(self, rows: list[Attempt]) -> None:
         """Keep what the log says of some attempts, instead of them."""
-        import pandas as pd
+        import numpy as np
 
-        of = [a.request for a in rows]
-        firsts = [_first_token_s(a, self._network_s, self._leaves_s) for a in rows]
-        told: dict[str, list[Any]] = {
-            "outcome_layer": [
-                a.layer if a.outcome == "in_flight" else a.outcome_layer for a in rows
-            ],
-            "first_token_s": firsts,
-            "network_s": [_on_network_s(a, self._network_s) for a in rows],
-            "output_tokens": [_delivered(a, first) for a, first in zip(rows, firsts, strict=True)],
-            "wasted_tokens": [0 if a.outcome == "succeeded" else a.spent_tokens for a in rows],
-            "degraded": [False] * len(rows),
-        }
-        part = {"row": pd.Series([r.row for r in of], dtype="int64")}
+        told = _numbers(rows)
+        told |= {name: list(map(attrgetter(name), rows)) for name in _WORDS}
+        told["degraded"] = [False] * len(rows)
+        self._tell_successes(told, rows)
+        for i, attempt in enumerate(rows):
+            if attempt.outcome != "succeeded":
+                self._tell_failure(told, i, attempt)
+        part = {"row": told["row"].astype(np.int64)}
         for c in REQUESTS:
             if c.name not in self._given:
-                source: Sequence[Any] = of if c.name in _OF_REQUEST else rows
-                values = told.get(c.name) or list(map(attrgetter(c.name), source))
-                part[c.name] = pd.Series(values, dtype=_dtype(c))
+                if (values := told.get(c.name)) is None:
+                    values = list(map(attrgetter(f"request.{c.name}"), rows))
+                if c.kind == "str":
+                    part[c.name] = self._words[c.name].numbers(values)
+                else:
+                    part[c.name] = np.asarray(values, dtype=_dtype(c))
         self._parts.append(part)
         self._put_away += len(rows)
+
+    def _tell_successes(self, told: dict[str, Any], rows: list[Attempt]) -> None:
+        """Add what follows from the moments of attempts, if they all succeeded."""
+        import numpy as np
+
+        streaming = np.fromiter((a.request.streaming for a in rows), bool, len(rows))
+        finish_s, made_s = told["finish_s"], told["prefill_end_s"]
+        first_s = self._leaves_s(told["intended_start_s"], made_s) + self._network_s
+        streamed = streaming & (told["streams"] != 0)
+        at_caller_s = np.where(streamed, np.minimum(first_s, finish_s), finish_s)
+        told["first_token_s"] = np.where(np.isnan(made_s), np.nan, at_caller_s)
+        told["network_s"] = told["handshake_s"] + self._network_s + self._network_s
+        told["wasted_tokens"] = np.zeros(len(rows))
+
+    def _tell_failure(self, told: dict[str, Any], i: int, attempt: Attempt) -> None:
+        """Correct that for an attempt that did not."""
+        first_s = self.first_token_s(attempt)
+        told["first_token_s"][i] = first_s
+        told["network_s"][i] = _on_network_s(attempt, self._network_s)
+        told["output_tokens"][i] = _delivered(attempt, first_s)
+        told["wasted_tokens"][i] = attempt.spent_tokens
+        if attempt.outcome == "in_flight":
+            told["outcome_layer"][i] = attempt.layer
+
+
+class _Words:
+    """The few different texts of a column, each a number."""
+
+    def __init__(self) -> None:
+        self._numbers: defaultdict[str | None, int] = defaultdict(count().__next__)
+
+    def numbers(self, texts: Iterable[str | None]) -> NDArray[np.int64]:
+        """Return texts as numbers."""
+        import numpy as np
+
+        return np.fromiter(map(self._numbers.__getitem__, texts), np.int64)
+
+    def of(self, numbers: NDArray[np.int64]) -> Any:
+        """Return numbers as texts."""
+        import pandas as pd
+
+        return pd.array(list(self._numbers), dtype="str").take(numbers)
+
+
+def _numbers(rows: list[Attempt]) -> dict[str, Any]:
+    """Return the numbers that attempts hold, as columns of floats."""
+    import numpy as np
+
+    values = chain.from_iterable(map(attrgetter(*_NUMBERS), rows))
+    shape = len(rows), len(_NUMBERS)
+    table = np.fromiter(values, np.float64, math.prod(shape)).reshape(shape)
+    return dict(zip((name.split(".")[-1] for name in _NUMBERS), table.T.copy(), strict=True))
 
 
 def _dtype(column: Column) -> Any:
@@ -195,20 +264,15 @@ _OF_REQUEST = (
     *("priority", "streaming", "deadline_s", "size", "prompt_tokens"),
 )
 """Columns that are fields of the request, and of the trace where it has them."""
-
-
-def _first_token_s(
-    attempt: Attempt, network_s: float, leaves_s: Callable[[Attempt, float], float]
-) -> float:
-    """Return when the first token reached the caller; without streaming, that is the last."""
-    if math.isnan(attempt.prefill_end_s):
-        return math.nan
-    if not (attempt.request.streaming and attempt.streams):
-        return attempt.finish_s if attempt.outcome == "succeeded" else math.nan
-    first_s = leaves_s(attempt, attempt.prefill_end_s) + network_s
-    if attempt.outcome == "succeeded":
-        return min(first_s, attempt.finish_s)
-    return first_s if first_s <= attempt.finish_s else math.nan
+_NUMBERS = (
+    *("request.row", "attempt", "intended_start_s", "sent_s", "gateway_in_s"),
+    *("gateway_admitted_s", "service_queue_in_s", "scheduler_queue_in_s", "batch_in_s"),
+    *("prefill_end_s", "decode_end_s", "finish_s", "batch_window_s", "handshake_s", "streams"),
+    *("batch_id", "batch_size", "cached_tokens", "output_tokens"),
+)
+"""Fields of an attempt that are numbers; batch and step counts are exact as floats."""
+_WORDS = ("outcome", "outcome_layer", "reason", "replica")
+"""Fields of an attempt that are texts."""
 
 
 def _delivered(attempt: Attempt, first_token_s: float) -> int:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capplan.results import RunResult
 from capplan.simulation import faults, timeline
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
-    from capplan.simulation.attempt import Attempt
     from capplan.traffic.trace import Trace
 
 
@@ -169,8 +168,8 @@ class _Run:
             span_s=self.last_arrival_s if math.isinf(sent_until_s) else sent_until_s,
         )
 
-    def _leaves_s(self, attempt: Attempt, made_s: float) -> float:
-        return self.gateway.leaves_s(attempt, made_s)
+    def _leaves_s(self, start_s: Any, made_s: Any) -> Any:
+        return self.gateway.leaves_s(start_s, made_s)
 
     def play(self) -> float:
         """Run to the end; return when that was, s."""
