@@ -12,8 +12,23 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from capplan.scenario.arrivals import Even, GammaGaps, Modulated, Poisson, WeibullGaps
+from capplan.scenario.autoscaling import (
+    Autoscaler,
+    EventDriven,
+    FixedTime,
+    Lifecycle,
+    LognormalTime,
+    ResourcePool,
+    ScaleDownRules,
+    ScaleUpRules,
+    ScalingBehavior,
+    ScalingMetric,
+    ScalingPolicy,
+    Standby,
+)
 from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
 from capplan.scenario.budgeting import BudgetRule, Weights
+from capplan.scenario.callers import Hedge, Retry, RetryBudget
 from capplan.scenario.classes import (
     ChoiceSize,
     FixedLength,
@@ -23,7 +38,6 @@ from capplan.scenario.classes import (
     LognormalSize,
     Promises,
     RequestClass,
-    Retry,
     Size,
     Tenant,
 )
@@ -50,10 +64,10 @@ from capplan.scenario.gateway import (
     Allowance,
     Gateway,
     GatewayQueue,
+    GatewayRetryBudget,
     RateLimit,
     RequestLimit,
     Reserve,
-    RetryBudget,
     TenantQuota,
     TokenLimit,
 )
@@ -61,6 +75,7 @@ from capplan.scenario.hosts import Demand, Host, overfull
 from capplan.scenario.layers import Network, Queue, Router
 from capplan.scenario.loading import ModelLoad, without_rate
 from capplan.scenario.models import ResidentModel
+from capplan.scenario.orders import FairShare, LengthBuckets, Weight
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.pools import (
     ContinuousBatching,
@@ -96,6 +111,9 @@ from capplan.scenario.traffic import Bursts, ClassRule, LongOutputs, MixChange, 
 
 __all__ = [
     "FOUR_STAGES",
+    "Accept",
+    "Allowance",
+    "Autoscaler",
     "BudgetRule",
     "Bursts",
     "Calendar",
@@ -109,23 +127,31 @@ __all__ = [
     "Demand",
     "DynamicBatching",
     "Even",
+    "EventDriven",
     "ExponentialThink",
+    "FairShare",
     "Fault",
     "FixedLength",
     "FixedSize",
     "FixedThink",
+    "FixedTime",
     "GammaGaps",
     "Gateway",
     "GatewayQueue",
+    "GatewayRetryBudget",
     "GeneratorLimit",
     "Hang",
+    "Hedge",
     "Host",
     "Length",
+    "LengthBuckets",
     "LevelPolicy",
+    "Lifecycle",
     "LinearStep",
     "LognormalLength",
     "LognormalSize",
     "LognormalThink",
+    "LognormalTime",
     "LongOutputs",
     "MixChange",
     "ModelLoad",
@@ -145,11 +171,20 @@ __all__ = [
     "RateLimit",
     "Replay",
     "RequestClass",
+    "RequestLimit",
+    "Reserve",
     "ResidentModel",
+    "ResourcePool",
     "Retry",
+    "RetryBudget",
     "RooflineStep",
     "Router",
     "RouterBlind",
+    "ScaleDownRules",
+    "ScaleUpRules",
+    "ScalingBehavior",
+    "ScalingMetric",
+    "ScalingPolicy",
     "Scenario",
     "Sequence",
     "ServiceLaw",
@@ -161,17 +196,21 @@ __all__ = [
     "Spike",
     "StageKind",
     "StagePlan",
+    "Standby",
     "StaticBatching",
     "Steady",
     "Step",
     "Sum",
     "TablesStep",
     "Tenant",
+    "TenantQuota",
     "Think",
     "TimedShape",
+    "TokenLimit",
     "Traffic",
     "Wave",
     "WeibullGaps",
+    "Weight",
     "Weights",
     "occasion",
     "origin",
@@ -201,6 +240,8 @@ class Scenario(Part):
     network: Network = Network()
     gateway: Gateway = Gateway()
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
+    resource_pools: tuple[ResourcePool, ...] = ()
+    """Accelerators that pools share; see ``pools[].resource_pool``."""
     hosts: tuple[Host, ...] = ()
     """Machines that pools share; see ``pools[].hosts`` and ``classes[].demand``."""
     faults: tuple[Fault, ...] = ()
@@ -212,7 +253,7 @@ class Scenario(Part):
         if self.replicas is not None:
             msg = "replicas is a shorthand of files and --set; set pools[].replicas"
             raise ValueError(msg)
-        for field in ("classes", "tenants", "pools", "hosts"):
+        for field in ("classes", "tenants", "pools", "hosts", "resource_pools"):
             names = Counter(part.name for part in getattr(self, field))
             if twice := sorted(name for name, n in names.items() if n > 1):
                 msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
@@ -223,6 +264,8 @@ class Scenario(Part):
         used += [(f"classes.{c.name}.pool", c.pool, pools) for c in self.classes]
         hosts = {h.name for h in self.hosts}
         used += [(f"pools.{p.name}.hosts", h, hosts) for p in self.pools for h in p.hosts]
+        shared = {r.name for r in self.resource_pools}
+        used += [(f"pools.{p.name}.resource_pool", p.resource_pool, shared) for p in self.pools]
         used += [
             (f"classes.{c.name}.model", c.model, {m.name for m in self.pool_of(c.name).models})
             for c in self.classes
@@ -239,6 +282,10 @@ class Scenario(Part):
             if isinstance(p, LongOutputs)
         ]
         used += [(f"tenants.{t.name}.classes", c, classes) for t in self.tenants for c in t.classes]
+        used += [(f"gateway: {m.name}", m.request_class, classes) for m in self.gateway.meters]
+        tenants = {t.name for t in self.tenants}
+        used += [(f"gateway: {m.name}", m.tenant, tenants) for m in self.gateway.meters]
+        used += [("gateway.quotas", q.tenant, tenants) for q in self.gateway.quotas]
         for field, name, known in used:
             if name is not None and name not in known:
                 msg = f"{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
@@ -272,6 +319,19 @@ class Scenario(Part):
                 told := misplaced(fault, self.pool(fault.pool))
             ):
                 msg = f"faults.{index}: {told}"
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _resource_pools_hold_what_begins_there(self) -> Scenario:
+        for shared in self.resource_pools:
+            own = [p for p in self.pools if p.resource_pool == shared.name]
+            need = sum(p.accelerators_at_start for p in own)
+            if need > shared.accelerators:
+                msg = (
+                    f"resource_pools.{shared.name}.accelerators: holds {shared.accelerators}, and "
+                    f"the replicas that begin there need {need}"
+                )
                 raise ValueError(msg)
         return self
 

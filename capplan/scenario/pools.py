@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.catalog.dtypes import Dtype
+from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
 from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
 from capplan.scenario.faults import Factor
 from capplan.scenario.layers import Queue, Router
@@ -267,6 +268,14 @@ class Pool(Part):
     """What a replica loads that returns; None = it serves as soon as it is back."""
     cold_start_s: Seconds | None = None
     """From asking for a replica to its first answer, s; None = unknown."""
+    lifecycle: Lifecycle | None = None
+    """How new replicas start and old ones leave; None = all of the start takes ``cold_start_s``."""
+    standby: Standby | None = None
+    """Replicas kept warm beside those in service."""
+    autoscaler: Autoscaler | None = None
+    """What changes the number of replicas while a run goes on; None = it stays."""
+    resource_pool: Name | None = None
+    """The accelerators that it shares with others; None = as many as it asks for."""
 
     @model_validator(mode="after")
     def _models_agree(self) -> Pool:
@@ -285,10 +294,28 @@ class Pool(Part):
             raise ValueError(told)
         return self
 
+    @model_validator(mode="after")
+    def _start_is_known(self) -> Pool:
+        if self.autoscaler is not None and self.lifecycle is None and self.cold_start_s is None:
+            msg = "autoscaler: needs lifecycle, or cold_start_s, to know how long a start takes"
+            raise ValueError(msg)
+        return self
+
     @property
     def accelerators(self) -> int:
         """Return how many accelerators the pool holds."""
         return self.replicas * self.tensor_parallel
+
+    @property
+    def accelerators_at_start(self) -> int:
+        """Return how many accelerators it holds when a run begins, those of standby included."""
+        warm = 0 if self.standby is None else self.standby.replicas
+        return (self.replicas + warm) * self.tensor_parallel
+
+    @property
+    def is_elastic(self) -> bool:
+        """Return whether the number of its replicas can change."""
+        return self.autoscaler is not None or self.standby is not None
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from capplan.results import RunResult
-from capplan.simulation import faults, timeline
+from capplan.simulation import elastic, faults, timeline
 from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
@@ -40,6 +40,7 @@ class Stream(IntEnum):
     BACKOFF = 10
     ROUTING = 11
     SERVICE = 12
+    SCALING = 14
 
 
 PAYS_FROM = 50_000
@@ -166,6 +167,14 @@ class _Run:
             timeline.probes(self.callers, self.gateway, self.pools.values()),
             clock=clock,
             span_s=self.last_arrival_s if math.isinf(sent_until_s) else sent_until_s,
+        )
+
+        elastic.wire(
+            scenario,
+            pools=self.pools,
+            callers=self.callers,
+            sampler=self.sampler,
+            draws=lambda: stream(seed, replication, Stream.SCALING),
         )
 
     def _leaves_s(self, start_s: Any, made_s: Any) -> Any:

@@ -23,6 +23,12 @@ decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usag
                                    scheduler_queue (part of its length)
 =============== ================== =========================================================
 
+A pool whose replicas come and go has in service_queue also replicas_desired, replicas_asked (that
+wait for accelerators), replicas_starting, replicas_standby, replicas_draining and replicas_paid (a
+mean over the interval; standby at its share of the price); and each of its replicas in decode its
+``phase``, whose rows stand at the moments of the changes: the position in ``schema.PHASES``. A
+replica that joins later has rows from then on, and when it has left a last one, NaN.
+
 ``kv_usage_fraction`` is absent where there are no KV blocks; a mean over an interval without
 a step is NaN.
 """
@@ -39,12 +45,14 @@ from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.resident import ResidentEngine
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.fleet import STARTING
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
     from capplan.simulation.caller import Callers
+    from capplan.simulation.fleet import Fleet
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
@@ -109,16 +117,20 @@ class Sampler:
         self._readings: list[Reading] = []
         self._tracks = [self._track(probe) for probe in probes]
         self._events: list[tuple[float, str, int]] = []
-        self._clock = clock
+        self.clock = clock
         self._interval_s = max(span_s, 1e-3) / FIRST_SAMPLES
         self._times: list[float] = []
         self._rows: list[list[float]] = []
         self._sampled = 0
         self._schedule(0.0)
 
+    def add(self, probes: Iterable[Probe]) -> None:
+        """Read more, from the beginning of the run."""
+        self._tracks.extend(self._track(probe) for probe in probes)
+
     def joined(self, replica: Replica) -> None:
         """Read a replica that has come into service from now on."""
-        born_s, clock = self._clock.now, self._clock
+        born_s, clock = self.clock.now, self.clock
         for probe in _replica_probes(replica, there_s=lambda: clock.now - born_s):
             self._tracks.append(self._track(probe, born_s=born_s))
 
@@ -126,13 +138,13 @@ class Sampler:
         """Read a replica that is gone no more, and keep nothing of it but its last readings."""
         for track in self._tracks:
             if track.probe.replica == replica.name and track.left_s == math.inf:
-                track.left_s = self._clock.now
+                track.left_s = self.clock.now
                 for column in track.columns:
                     self._readings[column] = partial(float, self._readings[column]())
 
     def changed(self, replica: str, phase: str) -> None:
         """Note at this very moment that a replica is in another phase (``schema.PHASES``)."""
-        self._events.append((self._clock.now, replica, PHASES.index(phase)))
+        self._events.append((self.clock.now, replica, PHASES.index(phase)))
 
     def _track(self, probe: Probe, *, born_s: float = -math.inf) -> _Track:
         track = _Track(probe, len(self._readings), born_s=born_s)
@@ -140,7 +152,7 @@ class Sampler:
         return track
 
     def _schedule(self, time_s: float) -> None:
-        self._clock.at(time_s, Rank.SAMPLE, self._on_time, None)
+        self.clock.at(time_s, Rank.SAMPLE, self._on_time, None)
 
     def _on_time(self, _: None) -> None:
         self._read()
@@ -151,7 +163,7 @@ class Sampler:
         self._schedule(self._sampled * self._interval_s)
 
     def _read(self) -> None:
-        self._times.append(self._clock.now)
+        self._times.append(self.clock.now)
         self._rows.append([read() for read in self._readings])
 
     def frame(self) -> pd.DataFrame:
@@ -159,7 +171,7 @@ class Sampler:
         import numpy as np
         import pandas as pd
 
-        if not self._times or self._clock.now > self._times[-1]:
+        if not self._times or self.clock.now > self._times[-1]:
             self._read()
         times = np.array(self._times)
         table = self._table()
@@ -241,6 +253,17 @@ def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool])
         yield from _pool_probes(pool)
         for replica in pool.replicas:
             yield from _replica_probes(replica)
+
+
+def fleet_probes(pool: str, fleet: Fleet) -> Iterable[Probe]:
+    """Return the probes of a pool whose replicas come and go."""
+    layer = "service_queue"
+    yield Probe(layer, pool, "replicas_desired", lambda: fleet.target)
+    yield Probe(layer, pool, "replicas_asked", lambda: fleet.count("asked"))
+    yield Probe(layer, pool, "replicas_starting", lambda: fleet.count(*STARTING))
+    yield Probe(layer, pool, "replicas_standby", lambda: fleet.count("standby"))
+    yield Probe(layer, pool, "replicas_draining", lambda: fleet.count("draining"))
+    yield Probe(layer, pool, "replicas_paid", lambda: fleet.paid_s, total=True)
 
 
 def _caller_probes(callers: Callers) -> Iterable[Probe]:

@@ -1,0 +1,279 @@
+"""The replicas of a pool that come and go: asked, provisioned, pulled, loaded, up, drained, gone.
+
+Accelerators come from a supply that several pools may share and that can be empty; who asks then
+waits, in order of asking, until others give some back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from capplan.scenario.autoscaling import Duration, FixedTime, Lifecycle
+from capplan.simulation.clock import Alarm, Clock, Rank
+from capplan.traffic.laws import Z95
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from capplan.scenario import Pool
+    from capplan.simulation.pool import ServingPool
+    from capplan.simulation.replica import Replica
+
+Note = Callable[[str, str], None]
+"""Takes a replica's name and the phase (``schema.PHASES``) that it enters now."""
+
+STARTING = ("provisioning", "pulling", "loading")
+ALIVE = ("asked", *STARTING, "up")
+"""Phases of the replicas that count towards the number that is wanted."""
+PAID = (*STARTING, "up", "draining")
+
+
+class Supply:
+    """Accelerators that are left, and who waits for some."""
+
+    def __init__(self, accelerators: float = math.inf) -> None:
+        self.free = accelerators
+        self._waiting: deque[Fleet] = deque()
+
+    def take(self, accelerators: int) -> bool:
+        """Take so many if there are."""
+        if accelerators > self.free:
+            return False
+        self.free -= accelerators
+        return True
+
+    def give(self, accelerators: int) -> None:
+        """Take some back, and serve who waits, in order of asking."""
+        self.free += accelerators
+        while self._waiting and self._waiting[0].provision_next():
+            self._waiting.popleft()
+
+    def wait(self, fleet: Fleet) -> None:
+        """Let a fleet wait for one replica more."""
+        self._waiting.append(fleet)
+
+
+class Member:
+    """One replica of a fleet, from asking to its end."""
+
+    __slots__ = ("alarm", "is_warm", "name", "phase", "replica")
+
+    def __init__(self, name: str, phase: str, replica: Replica | None = None) -> None:
+        self.name = name
+        self.phase = phase
+        self.replica = replica
+        self.alarm: Alarm | None = None
+        self.is_warm = phase == "standby"
+
+
+class Fleet:
+    """Lets the replicas of one pool come and go, until as many are there as are wanted.
+
+    Attributes
+    ----------
+    target
+        How many replicas are wanted, in service or on their way.
+    asked, refused
+        How many were asked of the supply since the start, and how many found it empty.
+    """
+
+    def __init__(
+        self,
+        rules: Pool,
+        *,
+        pool: ServingPool,
+        supply: Supply,
+        clock: Clock,
+        draws: np.random.Generator,
+        note: Note,
+    ) -> None:
+        self.target = rules.replicas
+        self.asked = self.refused = 0
+        self._rules = rules
+        self._life = rules.lifecycle or Lifecycle(
+            model_load=FixedTime(seconds=rules.cold_start_s or 0.0)
+        )
+        self._pool = pool
+        self._supply = supply
+        self._clock = clock
+        self._draws = draws
+        self._note = note
+        self._paid_s, self._paid_until_s = 0.0, 0.0
+        self._lent = 0
+        self.members: list[Member] = []
+        for replica in pool.replicas:
+            self._supply.take(rules.tensor_parallel)
+            self._enter(Member(replica.name, "up", replica))
+        for _ in range(0 if rules.standby is None else rules.standby.replicas):
+            self._supply.take(rules.tensor_parallel)
+            self._enter(Member(pool.next_name(), "standby"))
+        pool.fleet = self
+        pool.watchers.append(self)
+
+    def count(self, *phases: str) -> int:
+        """Return how many replicas are in one of these phases."""
+        return sum(member.phase in phases for member in self.members)
+
+    @property
+    def paid_s(self) -> float:
+        """Return the replica-seconds that are to be paid until now."""
+        return self._paid_s + self._paid_now() * (self._clock.now - self._paid_until_s)
+
+    def scale_to(self, target: int) -> None:
+        """Want so many replicas from now on."""
+        self.target = target
+        missing = target - self.count(*ALIVE)
+        for _ in range(missing):
+            self._ask()
+        for _ in range(-missing):
+            self._release()
+
+    def start_standby(self) -> int:
+        """Let the warm replicas come into service; return how many."""
+        warm = self.count("standby")
+        self._lent += warm
+        self.scale_to(self.target + warm)
+        return warm
+
+    def stop_standby(self) -> int:
+        """Want as many fewer as :meth:`start_standby` brought; return how many.
+
+        Where there is an autoscaler, that is left to it.
+        """
+        if self._rules.autoscaler is not None:
+            return 0
+        back, self._lent = self._lent, 0
+        self.scale_to(max(self.target - back, 0))
+        return back
+
+    def provision_next(self) -> bool:
+        """Give the first that waits for accelerators its own; True if that is settled."""
+        member = next((m for m in self.members if m.phase == "asked"), None)
+        if member is not None and not self._supply.take(self._rules.tensor_parallel):
+            return False
+        if member is not None:
+            self._provision(member)
+        return True
+
+    def joined(self, replica: Replica) -> None:
+        """Do nothing: who joins was asked for here."""
+
+    def left(self, replica: Replica) -> None:
+        """Give back what a replica held, or keep it warm."""
+        member = next((m for m in self.members if m.replica is replica), None)
+        if member is not None:
+            self._end(member)
+
+    def _enter(self, member: Member) -> None:
+        self._account()
+        self.members.append(member)
+        self._note(member.name, member.phase)
+
+    def _move(self, member: Member, phase: str) -> None:
+        self._account()
+        member.phase = phase
+        self._note(member.name, phase)
+
+    def _ask(self) -> None:
+        self.asked += 1
+        warm = next((m for m in self.members if m.phase == "standby"), None)
+        if warm is not None and self._rules.standby is not None:
+            self._move(warm, "loading")
+            self._later(warm, self._rules.standby.ready, self._ready)
+            return
+        member = Member(self._pool.next_name(), "asked")
+        self._enter(member)
+        if self._supply.take(self._rules.tensor_parallel):
+            self._provision(member)
+        else:
+            self.refused += 1
+            self._supply.wait(self)
+
+    def _provision(self, member: Member) -> None:
+        self._move(member, "provisioning")
+        self._later(member, self._life.provisioning, self._pull)
+
+    def _pull(self, member: Member) -> None:
+        self._move(member, "pulling")
+        self._later(member, self._life.image_pull, self._load)
+
+    def _load(self, member: Member) -> None:
+        self._move(member, "loading")
+        self._later(member, self._life.model_load, self._ready)
+
+    def _ready(self, member: Member) -> None:
+        self._move(member, "up")
+        member.replica = self._pool.join(member.name)
+
+    def _release(self) -> None:
+        """Let the one go that is missed least: the newest of those that are least far."""
+        for phase in ALIVE:
+            left = [m for m in reversed(self.members) if m.phase == phase]
+            down = [m for m in left if m.replica is not None and not m.replica.up]
+            if left:
+                self._dismiss((down or left)[0])
+                return
+
+    def _dismiss(self, member: Member) -> None:
+        if member.replica is None and member.is_warm:
+            self._halt(member)
+            self._move(member, "standby")
+        elif member.replica is None:
+            self._end(member)
+        elif not member.replica.up:
+            self._stop(member)
+        else:
+            self._move(member, "draining")
+            end_s = self._clock.now + self._life.grace_period_s
+            member.alarm = self._clock.alarm(end_s, Rank.FAULT, lambda _: self._stop(member))
+            self._pool.drain(member.replica)
+
+    def _stop(self, member: Member) -> None:
+        if member.replica is not None:
+            self._pool.remove(member.replica)
+
+    def _halt(self, member: Member) -> None:
+        if member.alarm is not None:
+            member.alarm.cancel()
+            member.alarm = None
+
+    def _end(self, member: Member) -> None:
+        self._halt(member)
+        held, loaded = member.phase != "asked", member.phase == "draining"
+        self._account()
+        self.members.remove(member)
+        self._note(member.name, "gone")
+        if loaded and self._standby_is_short():
+            self._enter(Member(self._pool.next_name(), "standby"))
+        elif held:
+            self._supply.give(self._rules.tensor_parallel)
+
+    def _standby_is_short(self) -> bool:
+        standby = self._rules.standby
+        return standby is not None and self.count("standby") < standby.replicas
+
+    def _later(self, member: Member, law: Duration, then: Callable[[Member], None]) -> None:
+        at_s = self._clock.now + drawn_s(law, self._draws)
+        member.alarm = self._clock.alarm(at_s, Rank.FAULT, lambda _: then(member))
+
+    def _paid_now(self) -> float:
+        standby = self._rules.standby
+        warm = 0.0 if standby is None else standby.price_fraction * self.count("standby")
+        return self.count(*PAID) + warm
+
+    def _account(self) -> None:
+        self._paid_s, self._paid_until_s = self.paid_s, self._clock.now
+
+
+def drawn_s(law: Duration, draws: np.random.Generator) -> float:
+    """Return a time by a law, s: exp(ln p50 + z · ln(p95 / p50) / z95), or the fixed one.
+
+    One number is drawn in either case, so that the laws of other parts do not move these.
+    """
+    z = float(draws.standard_normal())
+    if isinstance(law, FixedTime):
+        return law.seconds
+    return law.p50_s * math.exp(math.log(law.p95_s / law.p50_s) / Z95 * z)
