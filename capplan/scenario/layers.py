@@ -65,48 +65,23 @@ class Queue(Part):
         return self
 
 
-class GatewayQueue(Queue):
-    """The gateway's own queue: a full one answers 429, unless the file says otherwise."""
-
-    status: Literal[429, 503] = 429
-
-
-class RateLimit(Part):
-    """Token bucket: ``rate_rps`` tokens a second, at most ``burst`` saved; one request one token.
-
-    A request that finds no token is rejected with 429.
-    """
-
-    rate_rps: Rate
-    burst: Count = 1
-
-
-class Gateway(Part):
-    """The gateway: rate limit, then concurrency with its own queue, then overhead.
-
-    ``concurrency`` limits the requests that the gateway holds open downstream at once.
-    ``overhead_s`` is spent on every request before it is passed on (plug-ins: authentication,
-    logging, rate limit); ``overhead_fraction`` is the share of TTFT and E2E that serialisation
-    takes, so an answer that would take x takes x / (1 - fraction).
-    """
-
-    owner: str = ""
-    rate_limit: RateLimit | None = None
-    concurrency: Count | None = None
-    queue: GatewayQueue = GatewayQueue()
-    overhead_s: Seconds = 0.0
-    overhead_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
-
-
 class Router(Part):
     """Which replica gets the next request, and how many one replica may hold.
 
     ``max_in_flight`` None passes every request on at once: all waiting then happens in the
     replicas' scheduler queues and the service queue protects nothing. ``model_resident`` takes
-    the least loaded of the replicas that hold the request's model, else of all.
+    the least loaded of the replicas that hold the request's model, else of all. ``prefix_aware``
+    takes who holds the longest prefix of the prompt, unless the loads are too far apart.
     """
 
-    policy: Literal["round_robin", "least_in_flight", "random", "model_resident"] = (
-        "least_in_flight"
-    )
+    policy: Literal[
+        "round_robin", "least_in_flight", "random", "model_resident", "prefix_aware"
+    ] = "least_in_flight"
     max_in_flight: Count | None = None
+    prefix_threshold_fraction: Fraction = 0.3
+    """Share of the prompt that must be found for ``prefix_aware`` to go by it; else the least
+    loaded is taken. Default of SGLang's router (``cache_threshold``), as are those below."""
+    balance_abs_threshold: Annotated[int, Field(ge=0)] = 64
+    """Loads are too far apart when the busiest holds more than this above the idlest, …"""
+    balance_rel_threshold: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
+    """… and more than this many times as many; then the least loaded is taken."""

@@ -104,6 +104,19 @@ class Attempt(Job):
 _LAYER_OF: dict[str, str] = {"gateway_queue": "gateway", "answer": "gateway", "gone": "network"}
 
 
+FINAL = frozenset(
+    {
+        *("max_model_len", "kv_capacity", "prompt_too_long", "request_too_large"),
+        *("quota_exhausted", "retry_budget", "final_retry"),
+    }
+)
+"""Reasons (up to a colon, behind which stands the limit's name) that mean "do not retry".
+
+Source: RFC 9110, "HTTP Semantics", 2022, sections 15.5.1 (400: not to be repeated unchanged) and
+15.5.14 (413); Beyer et al. (eds.), "Site Reliability Engineering", 2016, chapter 21.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt ended without success, and what the caller is told."""
@@ -118,4 +131,4 @@ class Failure:
     @property
     def can_be_retried(self) -> bool:
         """Return whether the same request could succeed later."""
-        return self.reason not in {"max_model_len", "kv_capacity"}
+        return self.reason.partition(":")[0] not in FINAL

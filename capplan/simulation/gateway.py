@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from capplan.scenario import Gateway, RateLimit
+from capplan.scenario import Gateway
 from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.buckets import TOO_MANY_REQUESTS, TokenBucket
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.pool import ServingPool
 from capplan.simulation.queue import BoundedQueue
-
-TOO_MANY_REQUESTS = 429
-_ROUNDING_S = 1e-9
-
-
-class TokenBucket:
-    """Tokens that fill up at a constant rate; a request takes one or goes without.
-
-    Source: ITU-T Recommendation I.371, 2004, annex A: the virtual scheduling form of the generic
-    cell rate algorithm, which keeps one time instead of a fill level and so does not drift. The
-    bucket is ``full_at_s - now`` short of full, in tokens of ``1 / rate_rps``. A token that is
-    less than a nanosecond away is there: who comes exactly when told must not be one rounding
-    error early.
-
-    >>> bucket = TokenBucket(RateLimit(rate_rps=2.0, burst=2))
-    >>> [bucket.take(t) for t in (0.0, 0.0, 0.0, 0.5)]
-    [True, True, False, True]
-    """
-
-    def __init__(self, limit: RateLimit) -> None:
-        self._interval_s = 1 / limit.rate_rps
-        self._tolerance_s = (limit.burst - 1) * self._interval_s
-        self._full_at_s = 0.0
-
-    def take(self, now_s: float) -> bool:
-        """Take a token if there is one."""
-        full_at_s = max(self._full_at_s, now_s)
-        if full_at_s - now_s > self._tolerance_s + _ROUNDING_S:
-            return False
-        self._full_at_s = full_at_s + self._interval_s
-        return True
-
-    def wait_s(self, now_s: float) -> float:
-        """Return how long until there is a token, s."""
-        return max(self._full_at_s - self._tolerance_s - now_s, 0.0)
 
 
 class GatewayHost:
@@ -72,7 +38,8 @@ class GatewayHost:
         self._clock = clock
         self._network_s = network_s
         self._returned = returned
-        self._bucket = None if rules.rate_limit is None else TokenBucket(rules.rate_limit)
+        limit = rules.rate_limit
+        self._bucket = None if limit is None else TokenBucket(limit.rate_rps, limit.burst)
         self._concurrency = rules.concurrency
         self._overhead_s = rules.overhead_s
         self._stretch = 1 / (1 - rules.overhead_fraction)
@@ -83,6 +50,10 @@ class GatewayHost:
         """Return whether anybody waits in the gateway's queue."""
         return bool(self.queue.line)
 
+    def gauges(self) -> Iterable[tuple[str, Callable[[], float], bool]]:
+        """Return what else the timeline shows: name, reading, and whether it is a total."""
+        return ()
+
     def pool_of(self, attempt: Attempt) -> ServingPool:
         """Return the pool that an attempt is served by, or would be."""
         return self.pools[attempt.request.request_class]
@@ -91,9 +62,12 @@ class GatewayHost:
         """Take an attempt from the network: refuse it, let it wait, or admit it."""
         if attempt.place != "network":
             return
-        now_s = self._clock.now
-        attempt.gateway_in_s = now_s
+        attempt.gateway_in_s = self._clock.now
         attempt.place = "gateway"
+        self._enter(attempt)
+
+    def _enter(self, attempt: Attempt) -> None:
+        now_s = attempt.gateway_in_s
         if self._bucket is not None and not self._bucket.take(now_s):
             wait_s = self._bucket.wait_s(now_s)
             late = Failure("rejected", "gateway", "rate_limit", TOO_MANY_REQUESTS, wait_s)
@@ -114,7 +88,7 @@ class GatewayHost:
             self.pools[attempt.request.request_class].withdraw(attempt)
         attempt.place = "gone"
         if place in {"gateway", "service_queue", "replica", "answer"}:
-            self._release()
+            self._release(attempt)
 
     def answered(self, attempt: Attempt) -> None:
         """Serialise an answer, then send it back."""
@@ -128,7 +102,7 @@ class GatewayHost:
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         """Send back what failed behind the gateway."""
         attempt.place = "gone"
-        self._release()
+        self._release(attempt)
         self._send_back(attempt, failure)
 
     def leaves_s(self, start_s: Any, made_s: Any) -> Any:
@@ -159,7 +133,7 @@ class GatewayHost:
     def _serialised(self, attempt: Attempt) -> None:
         if attempt.place == "answer":
             attempt.place = "gone"
-            self._release()
+            self._release(attempt)
             self._send_back(attempt, None)
 
     def _send_back(self, attempt: Attempt, failure: Failure | None) -> None:
@@ -171,7 +145,7 @@ class GatewayHost:
     def _expired(self, attempt: Attempt, failure: Failure) -> None:
         self._send_back(attempt, failure)
 
-    def _release(self) -> None:
+    def _release(self, attempt: Attempt) -> None:
         """Let the next in, or several: who is refused further on leaves again at once."""
         self.in_flight -= 1
         if self._admitting or self._concurrency is None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.results import RunResult
 from capplan.simulation import elastic, faults, timeline
+from capplan.simulation.admission import gateway_host
 from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import crowd
 from capplan.simulation.engines import EngineKind
-from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.pool import ServingPool
@@ -118,6 +118,7 @@ class _Run:
             sent_until_s = math.inf if trace.duration_s is None else trace.duration_s
         self.until_s = sent_until_s + scenario.drain_s
         network_s = scenario.network.one_way_s
+        connections = Connections(scenario.network)
         self.callers = Callers(
             crowd(
                 requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
@@ -133,11 +134,15 @@ class _Run:
             retries={c.name: c.retry for c in scenario.classes},
             clock=clock,
             network_s=network_s,
-            connections=Connections(scenario.network),
+            connections=connections,
             backoff=stream(seed, replication, Stream.BACKOFF),
         )
-        self.gateway = GatewayHost(
-            scenario.gateway, clock=clock, network_s=network_s, returned=self.callers.returned
+        self.gateway = gateway_host(
+            scenario.gateway,
+            network=scenario.network,
+            connections=connections,
+            clock=clock,
+            returned=self.callers.returned,
         )
         machines = {host.name: Machine(host, clock=clock) for host in scenario.hosts}
         demands = demands_of(scenario)

@@ -249,6 +249,8 @@ def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool])
             lambda status=status: gateway.statuses[status],  # type: ignore[misc]
             total=True,
         )
+    for metric, read, total in gateway.gauges():
+        yield Probe("gateway", "", metric, read, total=total)
     for pool in pools:
         yield from _pool_probes(pool)
         for replica in pool.replicas:

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.scenario import RateLimit
-from capplan.simulation.gateway import TokenBucket
+from capplan.simulation.buckets import TokenBucket
 
 
 @given(
@@ -15,7 +14,7 @@ from capplan.simulation.gateway import TokenBucket
     burst=st.integers(1, 6),
 )
 def test_a_bucket_admits_as_counting_tokens_with_fractions_does(ticks, rate, burst):
-    bucket = TokenBucket(RateLimit(rate_rps=rate, burst=burst))
+    bucket = TokenBucket(rate, burst)
     level, before = Fraction(burst), Fraction(0)
     for tick in sorted(ticks):
         now = Fraction(tick, 64)

@@ -1,0 +1,266 @@
+"""The gateway: who may come in, how fast, how many at once, and who is turned away first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.layers import Queue
+from capplan.scenario.part import (
+    Count,
+    Fraction,
+    Name,
+    Part,
+    PositiveSeconds,
+    Rate,
+    Seconds,
+)
+
+WholeNumber = Annotated[int, Field(ge=0)]
+
+
+class GatewayQueue(Queue):
+    """The gateway's own queue: a full one answers 429, unless the file says otherwise."""
+
+    status: Literal[429, 503] = 429
+
+
+class RateLimit(Part):
+    """Token bucket: ``rate_rps`` tokens a second, at most ``burst`` saved; one request one token.
+
+    A request that finds no token is rejected with 429.
+    """
+
+    rate_rps: Rate
+    burst: Count = 1
+
+
+class _Meter(Part):
+    """Whose requests a limit counts: those of a tenant, of a class, of both, or (None) all."""
+
+    name: Name
+    owner: str = ""
+    tenant: Name | None = None
+    request_class: Name | None = None
+
+
+class RequestLimit(_Meter):
+    """A token bucket of some requests: of a tenant, of a class, of both.
+
+    It stands beside the gateway's ``rate_limit``. A request takes one token from every bucket that
+    counts it, or, where one of them lacks it, from none: it is rejected with 429 and the longest
+    of the waits as Retry-After.
+    """
+
+    rate_rps: Rate
+    burst: Count = 1
+
+
+class TokenLimit(_Meter):
+    """A bucket of model tokens instead of requests: what a request costs is not alike.
+
+    When a request comes, a gateway knows its prompt, and of the answer only what the caller asks
+    for (``max_tokens``) or what such requests took before: ``output_estimate_tokens``. It books
+    prompt + estimate. Where ``corrected``, the estimate is replaced by the tokens of the answer
+    when that ends: the bucket gets tokens back, or goes below zero, and nobody passes until it has
+    filled up again. What ends without an answer tells no usage and costs what was booked.
+    A request that costs more than ``burst_tokens`` can never pass: 413, not to be retried.
+
+    Source: Microsoft, "Manage Azure OpenAI quota", Understanding rate limits, 2024 (the estimate
+    counts prompt and ``max_tokens`` at arrival); Envoy AI Gateway, "Usage-based rate limiting",
+    2025 (the cost is taken from the answer's usage).
+    """
+
+    rate_tokens_per_s: Rate
+    burst_tokens: Count
+    output_estimate_tokens: WholeNumber = 0
+    corrected: bool = True
+
+
+class Allowance(_Meter):
+    """Model tokens that may be used in a period, after which everything is refused with 429.
+
+    Used are the prompts let in and the answers that have ended, so what is in flight can go beyond
+    it. The count starts again every ``period_s``; None = never within a run. The refusal is marked
+    as not to be retried.
+    Source: OpenAI, "Error codes", 2024: 429 ``insufficient_quota``, told apart from a rate limit.
+    """
+
+    tokens: Count
+    period_s: PositiveSeconds | None = None
+
+
+class TenantQuota(Part):
+    """A tenant's share of the gateway's ``concurrency``, and what of it others may use.
+
+    ``concurrency`` slots are the tenant's own. While it does not use them, others may borrow
+    ``lendable_fraction`` of them; the rest stays free. It borrows in turn what others do not use,
+    at most ``borrowing_limit`` slots (None = all there are). A tenant without a quota only borrows.
+    Source: Kubernetes, "API Priority and Fairness", 2024: nominalConcurrencyShares,
+    lendablePercent, borrowingLimitPercent.
+    """
+
+    tenant: Name
+    owner: str = ""
+    concurrency: Count
+    lendable_fraction: Fraction = 1.0
+    borrowing_limit: WholeNumber | None = None
+
+    @property
+    def withheld(self) -> int:
+        """Return how many of its slots nobody borrows.
+
+        >>> TenantQuota(tenant="a", concurrency=10, lendable_fraction=0.75).withheld
+        3
+        """
+        return -int(-self.concurrency * (1 - self.lendable_fraction) // 1)
+
+
+class Reserve(Part):
+    """The last free slots of the gateway's ``concurrency``: only for the more urgent.
+
+    The last ``concurrency`` free slots go only to requests whose priority is ``priority`` or more
+    urgent (a lower number); with tenant quotas, only to those within their quota.
+    Source: Kelly, "Loss networks", Annals of Applied Probability 1, 1991, section 3.4 (trunk
+    reservation).
+    """
+
+    priority: int
+    concurrency: Count
+    owner: str = ""
+
+
+class GatewayRetryBudget(Part):
+    """How many retries the gateway lets in: a share of the first attempts of a window.
+
+    A retry passes while the retries let in during the last ``window_s`` are fewer than
+    ``retry_fraction`` of the first attempts that came in it, plus ``min_retries_rps`` × window.
+    Beyond that it is dropped with 429, marked as not to be retried.
+    Source: Beyer, Jones, Petoff and Murphy (eds.), "Site Reliability Engineering", 2016, chapter
+    21 (10 %, "overloaded; don't retry"); Twitter, Finagle, RetryBudget, 2016 (window 10 s).
+    """
+
+    owner: str = ""
+    retry_fraction: Fraction = 0.1
+    min_retries_rps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    window_s: PositiveSeconds = 10.0
+
+
+class Accept(Part):
+    """How the gateway accepts new connections.
+
+    It accepts ``rate_per_s`` of them, evenly, and holds at most ``max_open``; others wait in the
+    ``backlog``, which is time on the network, and beyond it they are refused. One caller (its
+    user, else session, else tenant) holds at most ``max_per_caller`` connections; more are refused.
+    A caller that leaves keeps its place in the backlog until it is accepted.
+    Source: Linux, listen(2) (backlog: somaxconn, 4096); nginx, ngx_http_limit_conn_module.
+    """
+
+    owner: str = ""
+    rate_per_s: Rate | None = None
+    backlog: WholeNumber = 4096
+    max_open: Count | None = None
+    max_per_caller: Count | None = None
+
+
+class Gateway(Part):
+    """The gateway: what it refuses, then concurrency with its own queue, then overhead.
+
+    An attempt that arrives passes in this order: ``accept`` (its connection), retries of what must
+    not be retried, ``max_prompt_tokens`` (413), ``retry_budget``, ``allowances``, then all rate
+    limits together; refused by one, it takes nothing from those after it.
+
+    ``concurrency`` limits the requests that the gateway holds open downstream at once.
+    ``overhead_s`` is spent on every request before it is passed on (plug-ins: authentication,
+    logging, rate limit), by at most ``overhead_concurrency`` workers, which are waited for in the
+    gateway's queue; ``overhead_fraction`` is the share of TTFT and E2E that serialisation
+    takes, so an answer that would take x takes x / (1 - fraction).
+
+    Slots go to the first in the queue that may have one: tenants within their quota before those
+    beyond it, then in the queue's order. A tenant within its quota that finds its slots borrowed
+    gets the ``next_free`` one, or (``reclaim: cancel``) that of the tenant most beyond its quota,
+    whose youngest request is ended with 503. If the queue is full, the newcomer is refused, except
+    that one within its tenant's quota takes the place of one of the tenant most beyond its own,
+    and that with ``displace_lowest`` it takes the place of the least urgent and youngest of those
+    less urgent than itself. Who has been admitted is not displaced.
+    """
+
+    owner: str = ""
+    accept: Accept | None = None
+    max_prompt_tokens: Count | None = None
+    drop_final_retries: bool = False
+    """Whether retries of what was answered "do not retry" (400, 413, quota) are dropped here."""
+    retry_budget: GatewayRetryBudget | None = None
+    allowances: tuple[Allowance, ...] = ()
+    rate_limit: RateLimit | None = None
+    rate_limits: tuple[RequestLimit, ...] = ()
+    token_limits: tuple[TokenLimit, ...] = ()
+    concurrency: Count | None = None
+    quotas: tuple[TenantQuota, ...] = ()
+    reclaim: Literal["next_free", "cancel"] = "next_free"
+    reserves: tuple[Reserve, ...] = ()
+    queue: GatewayQueue = GatewayQueue()
+    when_full: Literal["refuse_new", "displace_lowest"] = "refuse_new"
+    overhead_s: Seconds = 0.0
+    overhead_concurrency: Count | None = None
+    overhead_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
+
+    @property
+    def meters(self) -> tuple[Allowance | RequestLimit | TokenLimit, ...]:
+        """Return every limit that counts the requests of a tenant or class."""
+        return (*self.allowances, *self.rate_limits, *self.token_limits)
+
+    @property
+    def holds_waiting(self) -> bool:
+        """Return whether anything makes requests wait in the gateway's queue."""
+        slow = self.overhead_s > 0 and self.overhead_concurrency is not None
+        return self.concurrency is not None or slow
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Gateway:
+        for field, names in (
+            ("allowances, rate_limits and token_limits: names", [m.name for m in self.meters]),
+            ("quotas: tenants", [q.tenant for q in self.quotas]),
+        ):
+            if twice := sorted(name for name, n in Counter(names).items() if n > 1):
+                msg = f"{field} must differ, {', '.join(twice)} stands more than once"
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Gateway:
+        if not (self.quotas or self.reserves):
+            return self
+        if self.concurrency is None:
+            msg = "quotas and reserves are shares of concurrency, which has no limit: set it"
+            raise ValueError(msg)
+        owned = sum(q.concurrency for q in self.quotas)
+        kept = max((r.concurrency for r in self.reserves), default=0)
+        if owned + kept > self.concurrency:
+            msg = (
+                f"quotas ({owned}) and the largest of reserves ({kept}) must fit in concurrency "
+                f"({self.concurrency}): {owned + kept - self.concurrency} too many"
+            )
+            raise ValueError(msg)
+        if self.reclaim == "cancel" and self.queue.length == 0:
+            msg = "reclaim: cancel needs queue.length of at least 1, for who waits for its slot"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _order_is_known_here(self) -> Gateway:
+        order: str = self.queue.order
+        chooses = self.quotas or self.reserves or self.when_full == "displace_lowest"
+        rule = "quotas, reserves and displace_lowest need queue.order"
+        if chooses and order not in _ORDERS:
+            msg = f"{rule} to be one of {', '.join(_ORDERS)}, got {order}"
+            raise ValueError(msg)
+        if chooses and self.queue.ageing_per_s:
+            msg = f"{rule} without ageing_per_s, got {self.queue.ageing_per_s:g}"
+            raise ValueError(msg)
+        return self
+
+
+_ORDERS = ("fifo", "priority")
