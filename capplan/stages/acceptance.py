@@ -14,7 +14,7 @@ from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
 from capplan.results.books import KEYS
 from capplan.slo import PRECEDENCE, Verdict, scope_of
 from capplan.stages.metrics import levels
-from capplan.stages.rules import Findings, rules
+from capplan.stages.rules import Findings, not_applicable, rules
 from capplan.stages.trends import trends_of
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class Acceptance:
             "protective_actions": [p.to_json() for p in self.protections],
             "trends": self._trends(),
             "next": None if self.candidate is None else self.candidate.to_json(),
+            "not_applicable": not_applicable(self.findings),
             "verdict": self.verdict.to_json(),
         }
 
@@ -208,7 +209,6 @@ def folder_name(stage: Stage) -> str:
 def verdict_of(findings: Findings) -> Verdict:
     """Return the verdict of all rules, the worst first, in the scope of all stages' runs."""
     reasons = sorted(rules(findings), key=lambda r: PRECEDENCE.index(r.outcome))
-    stages = [s for s in (findings.baseline, *(findings.ramp.steps if findings.ramp else ())) if s]
-    stages += list(findings.others.values())
+    stages = findings.stages
     scope = scope_of([s.run for s in stages], [s.table for s in stages])
     return Verdict(reasons=tuple(reasons), scope=scope)

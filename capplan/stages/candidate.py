@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.files import with_values
@@ -13,13 +14,14 @@ from capplan.slo import Reason, worst
 from capplan.stages.breaks import broken
 from capplan.stages.playing import step
 from capplan.stages.rules import amplification, starves
-from capplan.statistics import quantile, share_interval
+from capplan.statistics import quantile, quantile_interval, share_interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
     from capplan.slo import Outcome
+    from capplan.stages.breaks import Break
     from capplan.stages.degradation import Degradation
     from capplan.stages.limits import Limit
     from capplan.stages.stage import Stage
@@ -111,16 +113,8 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
         evidence=told,
         action="reallocate the budget: what one layer gains another pays for",
     )
-    bought = after.throughput_rps > point.stage.throughput_rps and not better
-    yield _reason(
-        "throughput_bought",
-        not bought,
-        value=after.throughput_rps,
-        limit=point.stage.throughput_rps,
-        evidence=f"throughput {point.stage.throughput_rps:.4g} to {after.throughput_rps:.4g}/s, "
-        f"the broken promise {'better' if better else 'no better'}",
-        action="revert it, or split the queue",
-    )
+    yield _throughput_bought(scenario, point.stage, after)
+    yield _linked(point, after, better=better)
     only_capacity = point.limit.field.endswith(".replicas")
     yield _reason(
         "more_than_new_accelerators",
@@ -132,6 +126,63 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
         else f"{point.limit.field} is a limit, not capacity",
         action="beside the replicas, set the limit that refuses what they cannot serve",
     )
+
+
+def _throughput_bought(scenario: Scenario, before: Stage, after: Stage) -> Reason:
+    """Fail where more is answered while a tail surely got longer or a class starves."""
+    up = after.throughput_rps > before.throughput_rps
+    paid = [*_longer_tails(scenario, before.table, after.table)]
+    paid += _starving(scenario, before.table, after.table)
+    told = "; ".join(paid) or "no tail longer, nobody starves"
+    return _reason(
+        "throughput_bought",
+        not (up and paid),
+        value=after.throughput_rps,
+        limit=before.throughput_rps,
+        evidence=f"throughput {before.throughput_rps:.4g} to {after.throughput_rps:.4g}/s; {told}",
+        action="revert it, or split the queue",
+    )
+
+
+def _longer_tails(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
+    """Yield the latencies whose promised quantile is beyond doubt longer than before."""
+    for c in scenario.classes:
+        for name in ("ttft_censored_s", "e2e_censored_s"):
+            was, now = (
+                quantile_interval(t.loc[t["request_class"] == c.name, name], c.promises.quantile)
+                for t in (before, after)
+            )
+            if now.low > was.high:
+                what = f"{name.split('_')[0].upper()} p{100 * c.promises.quantile:g} of {c.name}"
+                yield f"{what}: {was.value:.3g} to {now.value:.3g} s"
+
+
+def _linked(point: Degradation, after: Stage, *, better: bool) -> Reason:
+    """Say unknown of a change that looks better without evidence that can be followed.
+
+    Evidence is linked when both runs count and each can be named: run, time span, requests.
+    """
+    missing = [f"{s.name}: {s.told}" for s in (point.stage, after) if not s.counts]
+    if point.found is not None:
+        now = next((m for m in after.margins if _same_promise(m, point)), None)
+        if not point.found.request_ids:
+            missing.append("no request that broke the promise before is named")
+        if now is None or now.share.high >= point.found.share.low:
+            missing.append("the intervals of the two shares still meet")
+    paused = better and bool(missing)
+    told = "; ".join(missing) if paused else "runs, time spans and requests are named"
+    return Reason(
+        rule="linked_evidence",
+        outcome="unknown" if paused else "pass",
+        value=len(missing) if paused else 0,
+        limit=0,
+        evidence=told if better else "no better, so nothing to link",
+        next_action="pause: run longer until the evidence can be followed" if paused else "",
+    )
+
+
+def _same_promise(margin: Break, point: Degradation) -> bool:
+    return (margin.request_class, margin.promise) == (point.request_class, point.promise)
 
 
 def _share(table: pd.DataFrame, point: Degradation, scenario: Scenario) -> float:
@@ -152,18 +203,22 @@ def _worse(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame) -> Ite
     was, now_retries = amplification(before), amplification(after)
     if now_retries > 1.01 * was:
         yield f"attempts a request: {was:.3f} to {now_retries:.3f}"
-    names = [c.name for c in scenario.classes]
-    for low in names:
-        for high in names:
-            if low != high and starves(after, low, high) and not starves(before, low, high):
-                yield f"{low} starves"
-    for name in names:
+    yield from _starving(scenario, before, after)
+    for name in (c.name for c in scenario.classes):
         tails = [
             quantile(t.loc[t["request_class"] == name, "e2e_censored_s"], 0.5)
             for t in (before, after)
         ]
         if tails[1] > 1.2 * tails[0]:
             yield f"median E2E of {name}: {tails[0]:.3g} to {tails[1]:.3g} s"
+
+
+def _starving(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
+    """Yield the classes that starve beside another and did not before."""
+    names = [c.name for c in scenario.classes]
+    for low, high in permutations(names, 2):
+        if starves(after, low, high) and not starves(before, low, high):
+            yield f"{low} starves"
 
 
 def _reason(

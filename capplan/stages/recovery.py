@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from capplan.results.requests import outcome_is
 from capplan.slo import Outcome, Reason
+from capplan.stages.scaling import FIXED, replica_counts, scales
 from capplan.statistics import share_interval
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ SLACK_FRACTION = 0.05
 """How far above its level in the baseline a memory usage counts as back."""
 PARTS = 10
 """Parts of the fall-back in which rates are compared with the baseline's."""
+REASONS = ("reasons", "not_applicable")
 FLAPS = 2
 """Turns (up then down, or down then up) of a replica count that count as flapping; a default."""
 
@@ -47,14 +49,17 @@ class Recovery:
     run_id: str
     window_s: tuple[float, float]
     reasons: tuple[Reason, ...]
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+    """Rules that say nothing of this scenario, and why."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the recovery as plain values; its reasons are the on-call's re-check steps."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "reasons"}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in REASONS}
         steps = [
             {"step": r.evidence, "rule": r.rule, "outcome": r.outcome, "next_action": r.next_action}
             for r in self.reasons
         ]
+        plain |= {"not_applicable": dict(self.not_applicable)}
         return {**plain, "window_s": list(self.window_s), "checks": steps}
 
 
@@ -66,7 +71,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     replicas, turns = _replicas(run, begin, end)
     memory = _memory_back(run, begin, end, baseline)
     answers = _answers_back(stage, baseline)
-    measured = not run.timeline[run.timeline["metric"] == "kv_usage_fraction"].empty
+    measured = _tells_memory(run)
     times = [queues, errors, replicas, answers] + ([memory] if measured else [])
     reasons = tuple(
         _reasons(stage, baseline, queues=queues, errors=errors, memory=memory, answers=answers)
@@ -84,6 +89,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
         run_id=stage.run_id,
         window_s=(begin, end),
         reasons=reasons,
+        not_applicable=_not_applicable(stage),
     )
 
 
@@ -106,9 +112,11 @@ def _reasons(
         "the error rate is the baseline's again",
         "see what still fails",
     )
-    if not stage.run.timeline[stage.run.timeline["metric"] == "kv_usage_fraction"].empty:
+    if _tells_memory(stage.run):
         text = "KV usage is back at the baseline's"
         yield _timed("memory_back", memory, span, text, "find what does not return its KV")
+    elif stage.run.backend != "simulated":
+        yield _unknown("memory_back", "no replica tells its memory")
     own = _tail(stage)
     good = float(own["good"].mean(skipna=False)) if len(own) else math.nan
     usual = math.nan if baseline is None else float(baseline.table["good"].mean(skipna=False))
@@ -132,11 +140,33 @@ def _timed(rule: str, value: float, span: float, text: str, action: str) -> Reas
 
 def _mechanisms(stage: Stage, baseline: Stage | None, *, turns: int) -> Iterator[Reason]:
     """Yield the rules "not recovered while …"."""
-    yield _too_old(stage)
+    said_nothing = _not_applicable(stage)
+    if "no_entry_older_than_its_budget" not in said_nothing:
+        yield _too_old(stage)
     yield _cancelled_compute(stage)
     yield _retries_go_on(stage, baseline)
-    yield _replica_rules(stage, turns)
-    yield _same_version(stage, baseline)
+    if "replicas_as_before" not in said_nothing:
+        yield _replica_rules(stage, turns)
+    if "same_version" not in said_nothing:
+        yield _same_version(stage, baseline)
+
+
+def _tells_memory(run: RunResult) -> bool:
+    return bool((run.timeline["metric"] == "kv_usage_fraction").any())
+
+
+def _not_applicable(stage: Stage) -> dict[str, str]:
+    told = {}
+    if stage.run.requests["deadline_s"].isna().all():
+        told["no_entry_older_than_its_budget"] = "no request has a deadline"
+    if stage.run.backend == "simulated":
+        if not _tells_memory(stage.run):
+            told["memory_back"] = "no replica has KV blocks"
+        if not scales(stage.scenario):
+            told["replicas_as_before"] = FIXED
+        if not stage.run.versions:
+            told["same_version"] = "simulated replicas have one version"
+    return told
 
 
 def _too_old(stage: Stage) -> Reason:
@@ -191,17 +221,18 @@ def _retries_go_on(stage: Stage, baseline: Stage | None) -> Reason:
 
 def _replica_rules(stage: Stage, turns: int) -> Reason:
     """Fail where the number of replicas flaps, or extra ones are not released."""
-    counts = _replica_counts(stage.run)
-    before = sum(p.replicas for p in stage.scenario.pools)
-    after = float(counts.iloc[-1]) if len(counts) else math.nan
-    if math.isnan(after):
+    counts = replica_counts(stage.run)
+    if counts.empty:
         return _unknown("replicas_as_before", "the timeline tells no number of replicas")
-    held = after == before and turns < FLAPS
+    before, most, after = (float(v) for v in (counts.iloc[0], counts.max(), counts.iloc[-1]))
+    held = after <= before and turns < FLAPS
+    flaps = "; it flaps" if turns >= FLAPS else ""
     return _rule(
         "replicas_as_before",
         held,
         value=after,
-        evidence=f"{after:g} replicas at the end, {before} before; {turns} turns up and down",
+        evidence=f"{before:g} replicas before the overload, {most:g} at most, {after:g} at the "
+        f"end; {turns} turns up and down{flaps}",
         action="lengthen the stabilisation window, release what was added",
     )
 
@@ -226,10 +257,8 @@ def _error_rate(baseline: Stage | None) -> float:
 
 
 def _versions(run: RunResult) -> dict[str, str]:
-    """Return what replicas run: what a server tells; simulated ones run the pool's model."""
-    if run.versions or run.backend != "simulated":
-        return dict(run.versions)
-    return {pool.name: ", ".join(pool.model_names) for pool in run.scenario.pools}
+    """Return what replicas run, as far as they tell."""
+    return dict(run.versions)
 
 
 def _queues_empty(run: RunResult, begin: float, end: float) -> float:
@@ -262,16 +291,9 @@ def errors_back(table: pd.DataFrame, begin: float, end: float, *, usual: float =
     return back
 
 
-def _replica_counts(run: RunResult) -> pd.Series:
-    rows = run.timeline
-    rows = rows[rows["metric"] == "replicas"]
-    counts: pd.Series = rows.groupby("time_s")["value"].sum()
-    return counts
-
-
 def _replicas(run: RunResult, begin: float, end: float) -> tuple[float, int]:
     """Return when the number of replicas last changed, from ``begin``, and how often it turned."""
-    counts = _replica_counts(run)
+    counts = replica_counts(run)
     within = counts[(counts.index >= begin) & (counts.index <= end)]
     if within.empty:
         return math.nan, 0

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from capplan.results.cost import served_by
 from capplan.slo import PRECEDENCE, Outcome, Reason
 from capplan.slo.mechanisms import RETRY_AMPLIFICATION
-from capplan.stages.breaks import broken, stated
+from capplan.stages.isolation import isolation_reasons
 from capplan.stages.protection import boundaries
+from capplan.stages.scaling import FIXED, scales, scaling_reasons
 from capplan.stages.trends import trend_reasons
 from capplan.statistics import share_interval
 
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 STARVED = 0.5
 """Success share of the lowest class, as a part of the highest's, below which it starves; a default
 of this project."""
-OVER_SHARE = 1.1
-"""Part of its share of the requests above which a tenant counts as over it; a default."""
-READINESS_SAMPLES = 10
-"""Replicas that must have become ready for a recovery by scale-out to prove much; a default."""
 UNOWNED = 2
 """Queues without an owner at which no load is raised any further."""
 
@@ -60,6 +55,12 @@ class Findings:
         front = () if self.baseline is None else (self.baseline,)
         return (*front, *planned, *self.others.values())
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Return every stage: the baseline, the steps of the ramp, the others."""
+        front = () if self.baseline is None else (self.baseline,)
+        return (*front, *(self.ramp.steps if self.ramp else ()), *self.others.values())
+
 
 def rules(found: Findings) -> Iterator[Reason]:
     """Yield the finding of every rule."""
@@ -70,7 +71,7 @@ def rules(found: Findings) -> Iterator[Reason]:
     yield from _ttft_over(found)
     yield from _retries(found)
     yield from _starvation(found)
-    yield from _isolation(found)
+    yield from isolation_reasons(found.scenario, found.within)
     yield from _scale_out(found)
     if found.recovery is not None:
         yield from found.recovery.reasons
@@ -104,6 +105,8 @@ def _double_queue(found: Findings) -> Iterator[Reason]:
         for r in stage.verdict.reasons:
             if r.rule in ("double_queue", "double_queueing"):
                 told.setdefault((r.rule, r.request_class), []).append((r, stage))
+    if not told:
+        yield _untold("double_queue", "no stage tells the waits in its queues")
     for pairs in told.values():
         worst, stage = min(
             pairs, key=lambda pair: (PRECEDENCE.index(pair[0].outcome), -_value(pair[0]))
@@ -199,9 +202,12 @@ def _sheddable(scenario: Scenario, name: str) -> bool:
 
 def _ttft_over(found: Findings) -> Iterator[Reason]:
     """Fail where throughput rises from one step to the next while TTFT goes over its promise."""
-    if found.ramp is None:
+    if found.ramp is None or not _promises_ttft(found.scenario):
         return
     steps = [s for s in found.ramp.steps if s.counts]
+    if len(steps) < 2:  # noqa: PLR2004
+        yield _untold("throughput_up_ttft_over", f"{len(steps)} steps count, 2 needed")
+        return
     rising = [
         (after, b)
         for before, after in pairwise(steps)
@@ -231,9 +237,14 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
     )
 
 
+def _promises_ttft(scenario: Scenario) -> bool:
+    return any(c.promises.ttft_s is not None and c.streaming for c in scenario.classes)
+
+
 def _retries(found: Findings) -> Iterator[Reason]:
     values = [(amplification(s.table), s) for s in found.within if len(s.table)]
     if not values:
+        yield _untold("retry_amplification", "no request was sent")
         return
     value, stage = max(values, key=lambda pair: pair[0])
     over = value > RETRY_AMPLIFICATION
@@ -263,6 +274,9 @@ def _starvation(found: Findings) -> Iterator[Reason]:
         if len(set(order.values())) < 2:  # noqa: PLR2004
             continue
         low, high = max(order, key=lambda n: order[n]), min(order, key=lambda n: order[n])
+        if not any({low, high} <= set(s.table["request_class"]) for s in found.within):
+            yield _untold("starvation", f"no planned stage has requests of {low} and {high}")
+            continue
         starved = [s for s in found.within if starves(s.table, low, high)]
         stage = starved[0] if starved else None
         declared = _sheddable(found.scenario, low)
@@ -294,94 +308,36 @@ def starves(table: pd.DataFrame, low: str, high: str) -> bool:
     return bool(shares[low].high < STARVED * shares[high].value)
 
 
-def _isolation(found: Findings) -> Iterator[Reason]:
-    """Fail where a tenant sends more than its share while another's promises break."""
-    if len(found.scenario.tenants) < 2:  # noqa: PLR2004
-        return
-    noisy, stage, victim = None, None, None
-    for one in found.within:
-        over = tenants_over_share(found.scenario, one.table)
-        hurt = _hurt(found.scenario, one.table, over) if over else None
-        if hurt is not None:
-            noisy, stage, victim = over[0], one, hurt
-            break
-    told = "no tenant over its share breaks another's promises"
-    if stage is not None:
-        told = (
-            f"{noisy} sends more than its share while {victim} is broken, in {stage.name} "
-            f"(run {stage.run_id})"
-        )
-    yield Reason(
-        rule="tenant_isolation",
-        outcome="fail" if stage is not None else "pass",
-        value=noisy,
-        limit=None,
-        evidence=told,
-        next_action="limit each tenant at the gateway, or queue fairly by tenant"
-        if stage is not None
-        else "",
-        origin="default",
-    )
-
-
-def tenants_over_share(scenario: Scenario, table: pd.DataFrame) -> list[str]:
-    """Return the tenants that surely send more than 110 % of their share, the worst first.
-
-    A tenant's share of a class is its weight among the tenants that use the class.
-    """
-    over = {}
-    for tenant in scenario.tenants:
-        expected = 0.0
-        for name, own in table.groupby("request_class", observed=True):
-            users = [t for t in scenario.tenants if not t.classes or name in t.classes]
-            if tenant in users:
-                expected += len(own) * tenant.share / sum(t.share for t in users)
-        sent = int((table["tenant"] == tenant.name).sum())
-        limit = OVER_SHARE * expected / len(table) if len(table) else 1.0
-        if len(table) and share_interval(sent, len(table)).low > limit:
-            over[tenant.name] = sent / max(expected, 1.0)
-    return sorted(over, key=lambda name: -over[name])
-
-
-def _hurt(scenario: Scenario, table: pd.DataFrame, over: Sequence[str]) -> str | None:
-    """Return a promise that surely breaks for a tenant within its share; None if there is none."""
-    others = table[~table["tenant"].isin(list(over))]
-    for (tenant, name), own in others.groupby(["tenant", "request_class"], observed=True):
-        promises = scenario.request_class(str(name)).promises
-        for rule in stated(promises):
-            if broken(own, promises, rule).proven:
-                return f"{tenant}'s {name} {rule}"
-    return None
-
-
 def _scale_out(found: Findings) -> Iterator[Reason]:
-    """Ask for a retest where the load was only recovered by replicas that were added."""
+    """Judge what the recovery owes to replicas that were added."""
     stage = found.others.get("fall_back")
-    if stage is None or found.recovery is None:
-        return
-    rows = stage.run.timeline
-    counts = rows[rows["metric"] == "replicas"].groupby("time_s")["value"].sum()
-    if counts.empty:
-        yield _not_told("recovery_by_scale_out", "the timeline tells no number of replicas")
-        return
-    added = float(np.maximum(np.diff(counts.to_numpy(np.float64)), 0).sum())
-    few = 0 < added < READINESS_SAMPLES
-    outcome: Outcome = "retest" if few else "pass"
-    yield Reason(
-        rule="recovery_by_scale_out",
-        outcome=outcome,
-        value=added,
-        limit=READINESS_SAMPLES,
-        evidence=f"{added:g} replicas became ready during the overload and after it",
-        next_action="repeat exactly the scale-out until enough replicas became ready"
-        if few
-        else "",
-        origin="default",
-    )
+    if stage is not None and found.recovery is not None:
+        yield from scaling_reasons(stage, found.recovery, found.stages)
 
 
-def _not_told(rule: str, evidence: str) -> Reason:
+def not_applicable(found: Findings) -> dict[str, str]:
+    """Return the rules that say nothing of a scenario, and why: neither pass nor unknown."""
+    scenario, told = found.scenario, {}
+    if not _promises_ttft(scenario):
+        told["throughput_up_ttft_over"] = "no class that streams is promised a TTFT"
+    if len(scenario.tenants) < 2:  # noqa: PLR2004
+        told["tenant_isolation"] = "a single tenant"
+    pools = [[scenario.request_class(n) for n in served_by(scenario, p)] for p in scenario.pools]
+    if all(len({c.priority for c in classes}) < 2 for classes in pools):  # noqa: PLR2004
+        told["starvation"] = "no pool serves classes of two priorities"
+    if not scales(scenario):
+        told |= dict.fromkeys(("recovery_by_scale_out", "protective_action"), FIXED)
+    if found.recovery is not None:
+        told |= found.recovery.not_applicable
+    return told
+
+
+def _untold(rule: str, evidence: str) -> Reason:
     return Reason(
-        rule=rule, outcome="unknown", value=None, limit=None, evidence=evidence,
-        next_action="measure it",
-    )  # fmt: skip
+        rule=rule,
+        outcome="unknown",
+        value=None,
+        limit=None,
+        evidence=evidence,
+        next_action="measure it: run the stages that tell",
+    )

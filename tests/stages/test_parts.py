@@ -9,6 +9,7 @@ import pytest
 
 from capplan.scenario import Promises
 from capplan.stages.breaks import allowance, broken
+from capplan.stages.isolation import isolation_reasons, tenants_over_share
 from capplan.stages.knee import kneedle
 from capplan.stages.layers import blame
 from capplan.stages.limits import limit_of
@@ -17,13 +18,7 @@ from capplan.stages.metrics import levels
 from capplan.stages.playing import play, step
 from capplan.stages.protection import protections
 from capplan.stages.recovery import errors_back
-from capplan.stages.rules import (
-    Findings,
-    _isolation,
-    starves,
-    tenants_over_share,
-    unowned_queues,
-)
+from capplan.stages.rules import starves, unowned_queues
 from capplan.stages.run import run_stages
 from capplan.stages.stage import stage_of
 from capplan.stages.trends import slope_per_hour, trend_reasons
@@ -214,13 +209,15 @@ def test_a_noisy_tenant_that_breaks_anothers_promise_fails_isolation(single_serv
     rows["tenant"] = ["noisy", "noisy", "noisy", "quiet"] * 100
     assert tenants_over_share(scenario, rows) == ["noisy"]
     stage = dataclasses.replace(server, table=rows)
-    found = Findings(scenario=scenario, loads=None, baseline=stage)
-    [reason] = _isolation(found)
+    [reason] = isolation_reasons(scenario, [stage])
     assert (reason.outcome, reason.value) == ("fail", "noisy")
     assert "quiet" in reason.evidence
     fair = dataclasses.replace(server, table=rows.assign(tenant=["noisy", "quiet"] * 200))
-    [held] = _isolation(dataclasses.replace(found, baseline=fair))
+    [held] = isolation_reasons(scenario, [fair])
     assert held.outcome == "pass"
+    one = dataclasses.replace(server, table=rows.assign(tenant="noisy"))
+    [untold] = isolation_reasons(scenario, [one])
+    assert untold.outcome == "unknown"
 
 
 def test_the_interval_of_a_flat_level_covers_zero_nearly_always():

@@ -1,0 +1,89 @@
+"""Isolation: whether a tenant over its share makes others pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from capplan.slo import Reason
+from capplan.stages.breaks import broken, stated
+from capplan.statistics import share_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from capplan.scenario import Scenario
+    from capplan.stages.stage import Stage
+
+OVER_SHARE = 1.1
+"""Part of its share of the requests above which a tenant counts as over it; a default."""
+
+
+def isolation_reasons(scenario: Scenario, stages: Sequence[Stage]) -> Iterator[Reason]:
+    """Fail where a tenant sends more than its share while another's promises break."""
+    if len(scenario.tenants) < 2:  # noqa: PLR2004
+        return
+    if all(len(s.table["tenant"].unique()) < 2 for s in stages):  # noqa: PLR2004
+        yield Reason(
+            rule="tenant_isolation",
+            outcome="unknown",
+            value=None,
+            limit=None,
+            evidence="no planned stage has requests of two tenants",
+            next_action="measure it: run stages with the requests of every tenant",
+        )
+        return
+    noisy, stage, victim = None, None, None
+    for one in stages:
+        over = tenants_over_share(scenario, one.table)
+        hurt = _hurt(scenario, one.table, over) if over else None
+        if hurt is not None:
+            noisy, stage, victim = over[0], one, hurt
+            break
+    told = "no tenant over its share breaks another's promises"
+    if stage is not None:
+        told = (
+            f"{noisy} sends more than its share while {victim} is broken, in {stage.name} "
+            f"(run {stage.run_id})"
+        )
+    yield Reason(
+        rule="tenant_isolation",
+        outcome="fail" if stage is not None else "pass",
+        value=noisy,
+        limit=None,
+        evidence=told,
+        next_action="limit each tenant at the gateway, or queue fairly by tenant"
+        if stage is not None
+        else "",
+        origin="default",
+    )
+
+
+def tenants_over_share(scenario: Scenario, table: pd.DataFrame) -> list[str]:
+    """Return the tenants that surely send more than 110 % of their share, the worst first.
+
+    A tenant's share of a class is its weight among the tenants that use the class.
+    """
+    over = {}
+    for tenant in scenario.tenants:
+        expected = 0.0
+        for name, own in table.groupby("request_class", observed=True):
+            users = [t for t in scenario.tenants if not t.classes or name in t.classes]
+            if tenant in users:
+                expected += len(own) * tenant.share / sum(t.share for t in users)
+        sent = int((table["tenant"] == tenant.name).sum())
+        limit = OVER_SHARE * expected / len(table) if len(table) else 1.0
+        if len(table) and share_interval(sent, len(table)).low > limit:
+            over[tenant.name] = sent / max(expected, 1.0)
+    return sorted(over, key=lambda name: -over[name])
+
+
+def _hurt(scenario: Scenario, table: pd.DataFrame, over: Sequence[str]) -> str | None:
+    """Return a promise that surely breaks for a tenant within its share; None if there is none."""
+    others = table[~table["tenant"].isin(list(over))]
+    for (tenant, name), own in others.groupby(["tenant", "request_class"], observed=True):
+        promises = scenario.request_class(str(name)).promises
+        for rule in stated(promises):
+            if broken(own, promises, rule).proven:
+                return f"{tenant}'s {name} {rule}"
+    return None
