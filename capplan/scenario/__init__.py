@@ -27,6 +27,19 @@ from capplan.scenario.autoscaling import (
     Standby,
 )
 from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
+from capplan.scenario.breakers import (
+    Breaker,
+    Greedy,
+    MaxTokens,
+    PauseAndCompact,
+    Refuse,
+    Release,
+    Route,
+    ShrinkBatch,
+    StartStandby,
+    Watch,
+    mistakes,
+)
 from capplan.scenario.budgeting import BudgetRule, Weights
 from capplan.scenario.callers import Hedge, Retry, RetryBudget
 from capplan.scenario.classes import (
@@ -114,6 +127,7 @@ __all__ = [
     "Accept",
     "Allowance",
     "Autoscaler",
+    "Breaker",
     "BudgetRule",
     "Bursts",
     "Calendar",
@@ -140,6 +154,7 @@ __all__ = [
     "GatewayQueue",
     "GatewayRetryBudget",
     "GeneratorLimit",
+    "Greedy",
     "Hang",
     "Hedge",
     "Host",
@@ -153,6 +168,7 @@ __all__ = [
     "LognormalThink",
     "LognormalTime",
     "LongOutputs",
+    "MaxTokens",
     "MixChange",
     "ModelLoad",
     "ModelReload",
@@ -161,6 +177,7 @@ __all__ = [
     "NodeLoss",
     "Origin",
     "Part",
+    "PauseAndCompact",
     "PlannedShape",
     "Poisson",
     "Pool",
@@ -169,6 +186,8 @@ __all__ = [
     "QueuePolicy",
     "Ramp",
     "RateLimit",
+    "Refuse",
+    "Release",
     "Replay",
     "RequestClass",
     "RequestLimit",
@@ -178,6 +197,7 @@ __all__ = [
     "Retry",
     "RetryBudget",
     "RooflineStep",
+    "Route",
     "Router",
     "RouterBlind",
     "ScaleDownRules",
@@ -189,6 +209,7 @@ __all__ = [
     "Sequence",
     "ServiceLaw",
     "Shape",
+    "ShrinkBatch",
     "SiliconStep",
     "Size",
     "Slow",
@@ -197,6 +218,7 @@ __all__ = [
     "StageKind",
     "StagePlan",
     "Standby",
+    "StartStandby",
     "StaticBatching",
     "Steady",
     "Step",
@@ -208,6 +230,7 @@ __all__ = [
     "TimedShape",
     "TokenLimit",
     "Traffic",
+    "Watch",
     "Wave",
     "WeibullGaps",
     "Weight",
@@ -245,6 +268,8 @@ class Scenario(Part):
     hosts: tuple[Host, ...] = ()
     """Machines that pools share; see ``pools[].hosts`` and ``classes[].demand``."""
     faults: tuple[Fault, ...] = ()
+    breakers: tuple[Breaker, ...] = ()
+    """Protective rules. A file may name bundled ones: ``tiered-default``."""
     budget: BudgetRule = BudgetRule()
     stages: StagePlan = StagePlan()
 
@@ -253,7 +278,7 @@ class Scenario(Part):
         if self.replicas is not None:
             msg = "replicas is a shorthand of files and --set; set pools[].replicas"
             raise ValueError(msg)
-        for field in ("classes", "tenants", "pools", "hosts", "resource_pools"):
+        for field in ("classes", "tenants", "pools", "hosts", "breakers", "resource_pools"):
             names = Counter(part.name for part in getattr(self, field))
             if twice := sorted(name for name, n in names.items() if n > 1):
                 msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
@@ -333,6 +358,14 @@ class Scenario(Part):
                     f"the replicas that begin there need {need}"
                 )
                 raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _breakers_act_where_they_can(self) -> Scenario:
+        pools = {pool.name: pool for pool in self.pools}
+        told = mistakes(self.breakers, pools, [c.name for c in self.classes])
+        if first := next(told, None):
+            raise ValueError(first)
         return self
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.hosts import Demand
 from capplan.scenario.part import (
     Count,
@@ -16,7 +17,6 @@ from capplan.scenario.part import (
     Part,
     PositiveSeconds,
     Quantile,
-    Seconds,
 )
 
 
@@ -59,35 +59,6 @@ class Promises(Part):
         if self.min_samples is not None:
             return self.min_samples
         return math.ceil(round(10 / (1 - self.quantile), 6))
-
-
-class Retry(Part):
-    """How callers of a class try again.
-
-    Attempt ``n + 1`` starts ``backoff_s × multiplier^(n - 1)`` after attempt ``n`` ended, at most
-    ``max_backoff_s``; with ``jitter`` it is uniform between 0 and that (full jitter).
-    Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
-    """
-
-    max_attempts: Count = 1
-    attempt_timeout_s: PositiveSeconds | None = None
-    """The caller gives up one attempt after this, s; None = only the deadline ends it."""
-    backoff_s: Seconds = 0.0
-    multiplier: Annotated[float, Field(ge=1)] = 1.0
-    max_backoff_s: PositiveSeconds = 60.0
-    jitter: bool = False
-    retry_on: tuple[Literal["rejected", "timed_out", "failed"], ...] = ("rejected", "failed")
-    honour_retry_after: bool = True
-
-    def backoff_before(self, attempt: int) -> float:
-        """Return the longest wait before an attempt (the first is 1 and waits 0), s.
-
-        >>> [Retry(backoff_s=1, multiplier=2).backoff_before(n) for n in (1, 2, 3)]
-        [0.0, 1.0, 2.0]
-        """
-        if attempt <= 1:
-            return 0.0
-        return min(self.backoff_s * self.multiplier ** (attempt - 2), self.max_backoff_s)
 
 
 class FixedLength(Part):
@@ -176,8 +147,14 @@ class RequestClass(Part):
     streaming: bool = True
     sheddable: bool = False
     """May be given up first when not everything can be served."""
+    allows_degraded: bool = False
+    """Whether an answer that was cut, cheapened or rerouted by a breaker is a success."""
     promises: Promises = Promises()
     retry: Retry = Retry()
+    hedge: Hedge | None = None
+    poisoned_fraction: Fraction = 0.0
+    """Share of its requests on which an engine fails, as often as they are tried; see
+    ``pools[].batching.poison``."""
     share: Annotated[float, Field(gt=0)] = 1.0
     """Weight among the classes, where traffic is drawn from laws instead of a trace."""
     prompt_tokens: Length = LognormalLength(p50_tokens=1020, p95_tokens=4083)

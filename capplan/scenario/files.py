@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from capplan.bundled import data_path
 from capplan.scenario import Scenario
-from capplan.scenario.shorthands import written_out
+from capplan.scenario.shorthands import with_presets, written_out
 from capplan.schema import DataError
 
 MOST_VALUES = 100_000
@@ -33,7 +33,7 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
     data = read_yaml(file)
     if not isinstance(data, dict):
         raise DataError("a mapping of fields", where=file, value=type(data).__name__)
-    data = set_values(data, values or {}, where=file)
+    data = set_values(with_presets(data, where=file), values or {}, where=file)
     traffic = data.get("traffic")
     if isinstance(traffic, dict):
         data = {**data, "traffic": {**traffic, "trace": _resolve(traffic.get("trace"), file)}}
@@ -58,6 +58,8 @@ def validate(data: Mapping[str, Any], *, where: object) -> Scenario:
         return Scenario.model_validate_json(json.dumps(written_out(data, where=where)))
     except ValidationError as err:
         raise _data_error(err, data, where) from err
+    except DataError:
+        raise
     except (TypeError, ValueError) as err:
         raise DataError(str(err), where=where) from err
 
@@ -149,7 +151,15 @@ def _set(data: Any, keys: list[str], value: Any, *, where: object, path: str) ->
         raise DataError(f"a part that has a field {key!r}", where=where, field=path, value=data)
     inner = (data or {}).get(key)
     new = _set(inner, rest, value, where=where, path=path) if rest else value
-    return {**(data or {}), key: new}
+    return {**_without_origin(data or {}, key, is_set=not rest), key: new}
+
+
+def _without_origin(data: dict[str, Any], key: str, *, is_set: bool) -> dict[str, Any]:
+    """Leave out where a value came from that is set anew: it is whoever sets it that promises."""
+    origins = data.get("origins")
+    if not is_set or not isinstance(origins, dict) or key not in origins:
+        return data
+    return {**data, "origins": {name: told for name, told in origins.items() if name != key}}
 
 
 def _index(entries: list[Any], key: str) -> int | None:

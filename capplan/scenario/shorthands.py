@@ -2,7 +2,8 @@
 
 ``replicas: N`` stands for the replicas of the primary pool. A traffic shape
 ``{kind: occasion, occasion: promotion, base_rps: 5, peak_rps: 20}`` stands for the shape that
-:func:`capplan.scenario.shapes.occasion` gives. A checked scenario holds neither.
+:func:`capplan.scenario.shapes.occasion` gives. ``breakers: tiered-default``, or that name among
+the rules, stands for the rules of a bundled file. A checked scenario holds none of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from capplan.bundled import data_path
 from capplan.scenario.shapes import occasion
 from capplan.schema import DataError
 
@@ -25,7 +27,34 @@ def written_out(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
     >>> written_out({"traffic": {"shape": shape}}, where="s.yaml")["traffic"]["shape"]["kind"]
     'spike'
     """
-    return _replicas(_occasion(data, where))
+    return _replicas(_occasion(with_presets(data, where=where), where))
+
+
+def with_presets(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
+    """Return raw scenario data with the rules of named presets; DataError for an unknown name.
+
+    >>> rules = with_presets({"breakers": "tiered-default"}, where="s.yaml")["breakers"]
+    >>> [rule["name"] for rule in rules]
+    ['slow', 'fragmented', 'overfull', 'standby']
+    """
+    stated = data.get("breakers")
+    entries = [stated] if isinstance(stated, str) else stated
+    if not isinstance(entries, list) or not any(isinstance(one, str) for one in entries):
+        return data
+    rules: list[Any] = []
+    for entry in entries:
+        rules += _preset(entry, where) if isinstance(entry, str) else [entry]
+    return {**data, "breakers": rules}
+
+
+def _preset(name: str, where: object) -> list[Any]:
+    from capplan.scenario.files import read_yaml
+
+    files = {file.stem: file for file in data_path("breakers").glob("*.yaml")}
+    if name not in files:
+        rule = f"a list of rules, or the name of a bundled one: {', '.join(sorted(files))}"
+        raise DataError(rule, where=where, field="breakers", value=name)
+    return list(read_yaml(files[name]))
 
 
 def _occasion(data: Mapping[str, Any], where: object) -> Mapping[str, Any]:

@@ -1,0 +1,346 @@
+"""Breakers: rules that watch a metric and, while it is over its limit, make work cheaper or less.
+
+A rule is ``closed`` or ``open``; while it is open, its actions hold. Everything is decided at
+check times, k · ``check_every_s`` for k = 1, 2, …, after all else that happens in that instant.
+Source of the two states, the threshold that differs for closing and the pause between:
+Nygard, "Release It!", 2nd ed., 2018, chapter 5 (circuit breaker); hysteresis: Schmitt, "A
+thermionic trigger", Journal of Scientific Instruments 15, 1938.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.part import (
+    Count,
+    Name,
+    Origin,
+    Part,
+    PositiveSeconds,
+    Quantile,
+    Seconds,
+)
+from capplan.scenario.readings import LATENCIES, OF_GATEWAY, LatencyName, LevelName, RateName
+
+if TYPE_CHECKING:
+    from capplan.scenario.pools import Pool
+
+Threshold = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Watch(Part):
+    """What a rule reads, and when that is over the limit: ``above`` it or ``below`` it.
+
+    The fields from ``quantile`` on are of latencies, which are those of the attempts that ended
+    in the last ``window_s``. What is not measured is over no limit.
+    """
+
+    metric: LevelName | RateName | LatencyName
+    of: Literal["pool", "gateway"] = "pool"
+    above: Threshold | None = None
+    below: Threshold | None = None
+    quantile: Quantile = 0.99
+    request_class: Name | None = None
+    """Only attempts of this class; None = of all."""
+    window_s: PositiveSeconds = 60.0
+    min_samples: Count | None = None
+    """Fewest attempts that a quantile needs; None = as many as leave one beyond it."""
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_limit_of_what_is_there(self) -> Watch:
+        if (self.above is None) == (self.below is None):
+            msg = "one of above and below must be set, and not both"
+            raise ValueError(msg)
+        if self.of == "gateway" and self.metric not in (*OF_GATEWAY, *LATENCIES):
+            known = ", ".join((*OF_GATEWAY, *LATENCIES))
+            msg = f"metric: of the gateway one of {known}, got {self.metric}"
+            raise ValueError(msg)
+        if self.request_class is not None and self.metric not in LATENCIES:
+            msg = f"request_class is of {', '.join(LATENCIES)}, got {self.metric}"
+            raise ValueError(msg)
+        return self
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is over the limit; NaN is not.
+
+        >>> Watch(metric="queue_length", above=200).holds(201)
+        True
+        >>> Watch(metric="queue_length", above=200).holds(float("nan"))
+        False
+        """
+        if self.above is not None:
+            return value > self.above
+        return self.below is not None and value < self.below
+
+
+class Release(Part):
+    """When an open rule closes: once the metric has been beyond *this* limit for ``for_s``.
+
+    The limit lies on the other side of the rule's own (hysteresis): ``below`` for a rule that
+    opens above its limit, ``above`` for one that opens below. None = at the rule's own limit.
+    What is not measured closes nothing, so a rule that refuses everybody may never see how well
+    it is: ``after_s`` closes it whatever is measured, and it opens again if it must (half-open).
+    """
+
+    below: Threshold | None = None
+    above: Threshold | None = None
+    for_s: Seconds = 0.0
+    after_s: PositiveSeconds | None = None
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+
+class _OfClasses(Part):
+    classes: tuple[Name, ...] = ()
+    """The classes it acts on; empty = all."""
+
+
+class Greedy(_OfClasses):
+    """Answers that reach the pool are decoded greedily, not by beams."""
+
+    kind: Literal["greedy"] = "greedy"
+
+
+class MaxTokens(_OfClasses):
+    """Answers that reach the pool are cut after ``tokens``."""
+
+    kind: Literal["max_tokens"] = "max_tokens"
+    tokens: Count
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+
+class Route(_OfClasses):
+    """Requests that reach the pool are passed on to another one, of a smaller model.
+
+    That pool's own rules then hold for them, except that nobody is passed on twice.
+    """
+
+    kind: Literal["route"] = "route"
+    to: Name
+
+
+class Refuse(_OfClasses):
+    """Requests that reach the pool's service queue are refused, before they wait there."""
+
+    kind: Literal["refuse"] = "refuse"
+    only_sheddable: bool = False
+    """Only classes that are ``sheddable``."""
+    status: Literal[429, 503] = 503
+    retry_after_s: Seconds = 1.0
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+
+class PauseAndCompact(Part):
+    """Nobody joins a running batch, and contiguous KV is moved together, once.
+
+    The move costs what compaction costs (``contiguous.copy_s_per_token``), whether or not the
+    engine compacts by itself. Requests wait meanwhile, with their queues' limits.
+    """
+
+    kind: Literal["pause_and_compact"] = "pause_and_compact"
+
+
+class StartStandby(Part):
+    """The pool's standby comes into service; it goes back when the rule closes.
+
+    A standby that takes longer than ``ready_at_most_s`` (95th percentile) is left where it is.
+    """
+
+    kind: Literal["start_standby"] = "start_standby"
+    ready_at_most_s: PositiveSeconds | None = None
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+
+class ShrinkBatch(Part):
+    """Batches hold less than configured, from the next step or batch on; the rest waits.
+
+    ``max_num_seqs`` and ``max_num_batched_tokens`` are of continuous batching, ``max_batch_size``
+    and ``max_queue_delay_s`` of the other kinds.
+    """
+
+    kind: Literal["shrink_batch"] = "shrink_batch"
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    max_batch_size: Count | None = None
+    max_queue_delay_s: Seconds | None = None
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _shrinks_something(self) -> ShrinkBatch:
+        if not self.stated:
+            msg = f"at least one of {', '.join(_LIMITS)} must be set"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def stated(self) -> dict[str, float]:
+        """Return the limits that are set."""
+        values = {name: getattr(self, name) for name in _LIMITS}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_batch_size", "max_queue_delay_s")
+
+Action = Annotated[
+    Greedy | MaxTokens | Route | Refuse | PauseAndCompact | StartStandby | ShrinkBatch,
+    Field(discriminator="kind"),
+]
+PerRequest = Greedy | MaxTokens | Route | Refuse
+"""Actions on requests as they reach a pool; the others are on the pool itself."""
+
+
+class Breaker(Part):
+    """One rule: when a metric of a pool is over its limit, then actions in that pool.
+
+    With ``pool`` None there is one such rule in every pool where all its actions are possible,
+    each with its own state. The rule opens when the metric has been over its limit at all checks
+    of the last ``for_s``; after each opening or closing it keeps its state for ``cool_down_s``.
+
+    ``tier`` is the order of degradation in a pool, lowest first: a rule opens only if one of the
+    next lower tier is open already, from an earlier check, and a rule closes only after those of
+    higher tiers have. Rules without a tier are bound to no other.
+
+    Of the actions on a request, refusing comes first, then passing on, then cheapening.
+    """
+
+    name: Name
+    owner: str = ""
+    pool: Name | None = None
+    tier: Count | None = None
+    when: Watch
+    for_s: Seconds = 0.0
+    then: Annotated[tuple[Action, ...], Field(min_length=1)]
+    release: Release = Release()
+    cool_down_s: Seconds = 0.0
+    check_every_s: PositiveSeconds = 1.0
+    origins: dict[str, Origin] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _release_lies_on_the_other_side(self) -> Breaker:
+        when, release = self.when, self.release
+        clashes = [
+            (
+                when.above is not None and release.above is not None,
+                "release: a rule that opens above its limit is released below one",
+            ),
+            (
+                when.below is not None and release.below is not None,
+                "release: a rule that opens below its limit is released above one",
+            ),
+            (
+                when.above is not None and release.below is not None and release.below > when.above,
+                f"release.below: at most when.above {when.above}, got {release.below}",
+            ),
+            (
+                when.below is not None and release.above is not None and release.above < when.below,
+                f"release.above: at least when.below {when.below}, got {release.above}",
+            ),
+        ]
+        if told := "; ".join(text for wrong, text in clashes if wrong):
+            raise ValueError(told)
+        return self
+
+    def released(self, value: float) -> bool:
+        """Return whether a value is beyond the limit at which the rule closes; NaN is not."""
+        when, release = self.when, self.release
+        if when.above is not None:
+            return value <= when.above if release.below is None else value < release.below
+        if when.below is None:
+            return False
+        return value >= when.below if release.above is None else value > release.above
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the classes that are named."""
+        named = [
+            c for action in self.then if isinstance(action, _OfClasses) for c in action.classes
+        ]
+        return (*named, *([] if self.when.request_class is None else [self.when.request_class]))
+
+
+def impossible(breaker: Breaker, pool: Pool, pools: Mapping[str, Pool]) -> str | None:
+    """Return why a rule cannot act in a pool; None if it can."""
+    return next((told for action in breaker.then if (told := _clash(action, pool, pools))), None)
+
+
+def mistakes(
+    breakers: Collection[Breaker], pools: Mapping[str, Pool], classes: Collection[str]
+) -> Iterator[str]:
+    """Yield what is wrong with the rules of a scenario: names that nothing has, and impossible."""
+    for breaker in breakers:
+        path = f"breakers.{breaker.name}"
+        named = [("pool", breaker.pool, pools)]
+        named += [("classes", name, classes) for name in breaker.classes]  # type: ignore[misc]
+        named += [("then.to", a.to, pools) for a in breaker.then if isinstance(a, Route)]
+        wrong = [(f, n, k) for f, n, k in named if n is not None and n not in k]
+        for field, name, known in wrong:
+            yield f"{path}.{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
+        if wrong:
+            continue
+        where = pools.values() if breaker.pool is None else (pools[breaker.pool],)
+        told = [impossible(breaker, pool, pools) for pool in where]
+        if breaker.pool is not None and told[0]:
+            yield f"{path}.then: {told[0]}"
+    yield from _tiers_without_a_lower(breakers, pools)
+
+
+def _tiers_without_a_lower(
+    breakers: Collection[Breaker], pools: Mapping[str, Pool]
+) -> Iterator[str]:
+    for pool in pools:
+        here = [b for b in breakers if b.pool in (None, pool) and b.tier is not None]
+        if here and min(b.tier for b in here if b.tier) > 1:
+            names = ", ".join(b.name for b in here)
+            yield f"breakers: tier 1 is needed in pool {pool}, where {names} wait for it"
+            return
+
+
+def _clash(action: Action, pool: Pool, pools: Mapping[str, Pool]) -> str | None:
+    match action:
+        case Route():
+            return _no_route(action, pool, pools)
+        case StartStandby():
+            return _no_standby(action, pool)
+        case ShrinkBatch():
+            return _no_shrinking(action, pool)
+        case _:
+            return None
+
+
+def _no_route(action: Route, pool: Pool, pools: Mapping[str, Pool]) -> str | None:
+    if action.to == pool.name:
+        return f"route to another pool than {pool.name} itself"
+    if pools[action.to].models:
+        return f"route to a pool of one model, {action.to} has several"
+    return None
+
+
+def _no_standby(action: StartStandby, pool: Pool) -> str | None:
+    if pool.standby is None:
+        return f"start_standby needs pools.{pool.name}.standby"
+    ready, most = pool.standby.ready, action.ready_at_most_s
+    ready_s = ready.seconds if ready.kind == "fixed" else ready.p95_s
+    if most is not None and ready_s > most:
+        return f"the standby of {pool.name} is ready after {ready_s:g} s, allowed are {most:g}"
+    return None
+
+
+def _no_shrinking(action: ShrinkBatch, pool: Pool) -> str | None:
+    batching = pool.batching
+    for name, value in action.stated.items():
+        configured = getattr(batching, name, None)
+        if configured is None:
+            return f"{name} is none of the limits of {batching.kind} batching in pool {pool.name}"
+        if value > configured:
+            return f"{name}: shrunk to at most the configured {configured:g}, got {value:g}"
+    tokens = action.max_num_batched_tokens
+    if batching.kind == "continuous" and tokens is not None and not batching.chunked_prefill:
+        return "max_num_batched_tokens shrinks with chunked_prefill alone: prompts must fit a step"
+    if batching.kind == "continuous" and (action.max_num_seqs or batching.beam_width) < (
+        batching.beam_width
+    ):
+        return f"max_num_seqs: at least beam_width {batching.beam_width}"
+    return None
