@@ -224,6 +224,9 @@ class Autoscaler(Part):
         if self.min_replicas == 0 and self.event_driven is None:
             msg = "min_replicas: at least 1 without event_driven, which wakes a pool from zero"
             raise ValueError(msg)
+        if self.event_driven is not None and all(m.source != "external" for m in self.metrics):
+            msg = "event_driven: needs a metric of source external, which a pool at zero still has"
+            raise ValueError(msg)
         idle = None if self.event_driven is None else self.event_driven.idle_replicas
         if idle is not None and idle >= self.min_replicas:
             msg = f"event_driven.idle_replicas: below min_replicas {self.min_replicas}, got {idle}"

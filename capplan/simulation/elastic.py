@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from capplan.simulation.autoscaler import Autoscaler
 from capplan.simulation.fleet import Fleet, Supply
-from capplan.simulation.timeline import fleet_probes
+from capplan.simulation.timeline import fleet_probes, scaler_probes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +47,11 @@ def wire(
         )
         pool.watchers.append(sampler)
         sampler.add(fleet_probes(rules.name, fleet))
+        if rules.autoscaler is not None:
+            scaler = Autoscaler(
+                rules.autoscaler, fleet=fleet, pool=pool, callers=callers, clock=sampler.clock
+            )
+            sampler.add(scaler_probes(rules.name, scaler, rules.autoscaler))
 
 
 def _supplies(scenario: Scenario) -> dict[str, Supply]:

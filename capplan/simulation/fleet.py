@@ -113,6 +113,12 @@ class Fleet:
         pool.fleet = self
         pool.watchers.append(self)
 
+    @property
+    def serving(self) -> list[Member]:
+        """Return the replicas in service."""
+        up = [m for m in self.members if m.phase == "up"]
+        return [m for m in up if m.replica is None or m.replica.up]
+
     def count(self, *phases: str) -> int:
         """Return how many replicas are in one of these phases."""
         return sum(member.phase in phases for member in self.members)
@@ -205,6 +211,7 @@ class Fleet:
         self._later(member, self._life.model_load, self._ready)
 
     def _ready(self, member: Member) -> None:
+        member.alarm = None
         self._move(member, "up")
         member.replica = self._pool.join(member.name)
 

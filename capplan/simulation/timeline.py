@@ -8,7 +8,9 @@ of the interval that begins there.
 layer           ``replica``        metrics
 =============== ================== =========================================================
 caller          empty              in_flight, arrivals_rps (attempts), succeeded_rps,
-                                   rejected_rps, timed_out_rps, failed_rps
+                                   rejected_rps, timed_out_rps, failed_rps; where callers try
+                                   again retries_rps, with a retry budget retries_dropped_rps,
+                                   where they hedge hedges_rps, cancelled_rps
 gateway         empty              length, in_flight, status_<code>_rps (400, 429, 502, 503)
 service_queue   name of the pool   length, in_flight (of its replicas), replicas, refused_rps
 scheduler_queue name of a replica  length, refused_rps, preemptions_per_s
@@ -25,7 +27,8 @@ decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usag
 
 A pool whose replicas come and go has in service_queue also replicas_desired, replicas_asked (that
 wait for accelerators), replicas_starting, replicas_standby, replicas_draining and replicas_paid (a
-mean over the interval; standby at its share of the price); and each of its replicas in decode its
+mean over the interval; standby at its share of the price), and of an autoscaler scaling_<metric>
+(what it saw when it last looked); and each of its replicas in decode its
 ``phase``, whose rows stand at the moments of the changes: the position in ``schema.PHASES``. A
 replica that joins later has rows from then on, and when it has left a last one, NaN.
 
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from capplan.scenario.autoscaling import Autoscaler as Rules
+    from capplan.simulation.autoscaler import Autoscaler
     from capplan.simulation.caller import Callers
     from capplan.simulation.fleet import Fleet
     from capplan.simulation.gateway import GatewayHost
@@ -268,6 +273,13 @@ def fleet_probes(pool: str, fleet: Fleet) -> Iterable[Probe]:
     yield Probe(layer, pool, "replicas_paid", lambda: fleet.paid_s, total=True)
 
 
+def scaler_probes(pool: str, scaler: Autoscaler, rules: Rules) -> Iterable[Probe]:
+    """Return the probes of what an autoscaler sees."""
+    for index, metric in enumerate(rules.metrics):
+        name = f"scaling_{metric.metric}"
+        yield Probe("service_queue", pool, name, partial(scaler.seen.__getitem__, index))
+
+
 def _caller_probes(callers: Callers) -> Iterable[Probe]:
     yield Probe("caller", "", "in_flight", lambda: callers.in_flight)
     yield Probe("caller", "", "arrivals_rps", lambda: len(callers.log), total=True)
@@ -279,6 +291,8 @@ def _caller_probes(callers: Callers) -> Iterable[Probe]:
             lambda outcome=outcome: callers.ended[outcome],  # type: ignore[misc]
             total=True,
         )
+    for metric, read in callers.totals():
+        yield Probe("caller", "", metric, read, total=True)
 
 
 def _pool_probes(pool: ServingPool) -> Iterable[Probe]:
