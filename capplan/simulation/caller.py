@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from capplan.scenario import Retry
@@ -14,7 +14,9 @@ from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import Crowd
 from capplan.simulation.deadlines import Deadlines
 from capplan.simulation.gateway import GatewayHost
+from capplan.simulation.generator import Generator
 from capplan.simulation.log import RequestLog
+from capplan.simulation.retrying import Budgets, is_final
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +35,8 @@ class Callers:
         Attempts that are on their way.
     ended
         Attempts that are over, by outcome.
+    retried, dropped
+        Retries sent, and those (and hedges) that were beyond their budget.
     listeners
         Who is told of every attempt that is over, in this order.
     """
@@ -52,10 +56,12 @@ class Callers:
         self.pending = 0
         self.in_flight = 0
         self.ended: Counter[str] = Counter()
+        self.retried = self.dropped = 0
         self.listeners: list[Callable[[Attempt], None]] = []
         self._crowd = crowd
         self._connections = connections
         self._retries = retries
+        self._budgets = Budgets(retries)
         self._clock = clock
         self._patience_s = {
             name: math.inf if retry.attempt_timeout_s is None else retry.attempt_timeout_s
@@ -65,11 +71,21 @@ class Callers:
         self._network_s = network_s
         self._backoff = backoff
         self._gateway: GatewayHost | None = None
+        self._goes: Callable[[Attempt], None] = self._set_out
+        self._generator: Generator | None = None
+
+    def through_generator(self) -> Generator:
+        """Send everything through a load generator that can be limited; return it."""
+        if self._generator is None:
+            self._generator = Generator(clock=self._clock, send=self._go_out)
+            self.listeners.append(self._generator.over)
+            self._goes = self._generate
+        return self._generator
 
     def start(self, gateway: GatewayHost) -> None:
         """Begin to send to a gateway."""
         self._gateway = gateway
-        self._crowd.start(self._begin)
+        self._crowd.start(self._begin_paid if self._budgets else self._begin)
 
     @property
     def all_arrived(self) -> bool:
@@ -84,6 +100,13 @@ class Callers:
             raise RuntimeError(msg)
         return self._gateway
 
+    def totals(self) -> Iterator[tuple[str, Callable[[], float]]]:
+        """Yield what the timeline tells of these callers beyond outcomes: a name and a count."""
+        if any(retry.max_attempts > 1 for retry in self._retries.values()):
+            yield "retries_rps", lambda: self.retried
+        if self._budgets:
+            yield "retries_dropped_rps", lambda: self.dropped
+
     def returned(self, attempt: Attempt, failure: Failure | None) -> None:
         """Take what has passed the gateway on its way back; it arrives a network time later."""
         if self._network_s > 0:
@@ -95,6 +118,10 @@ class Callers:
     def _begin(self, request: Request) -> None:
         self.pending += 1
         self._send((request, 1))
+
+    def _begin_paid(self, request: Request) -> None:
+        self._budgets.deposit(request, self._clock.now)
+        self._begin(request)
 
     def _request_over(self, request: Request) -> None:
         self.pending -= 1
@@ -123,9 +150,27 @@ class Callers:
         gives_up_s = min(request.leaves_s, now_s + self._patience_s[request.request_class])
         if gives_up_s < math.inf:
             self._deadlines[request.request_class].watch(attempt, gives_up_s)
+        self._goes(attempt)
+
+    def _send_again(self, which: tuple[Request, int]) -> None:
+        self.retried += 1
+        self._send(which)
+
+    def _generate(self, attempt: Attempt) -> None:
+        """Let the load generator send an attempt, now or later."""
+        attempt.place, attempt.sent_s = "caller", math.nan
+        self.through_generator().take(attempt)
+
+    def _go_out(self, attempt: Attempt) -> None:
+        """Send what the load generator lets go."""
+        attempt.place, attempt.sent_s = "network", self._clock.now
+        self._set_out(attempt)
+
+    def _set_out(self, attempt: Attempt) -> None:
+        """Open the connection and go to the gateway."""
         there_s = attempt.handshake_s + self._network_s
         if there_s > 0:
-            self._clock.at(now_s + there_s, Rank.ARRIVE, self.gateway.arrive, attempt)
+            self._clock.at(attempt.sent_s + there_s, Rank.ARRIVE, self.gateway.arrive, attempt)
         else:
             self.gateway.arrive(attempt)
 
@@ -146,12 +191,16 @@ class Callers:
         failure = Failure("timed_out", "caller", "deadline" if left else "attempt_timeout")
         attempt.outcome_layer, attempt.reason = failure.layer, failure.reason
         self._over(attempt, failure.outcome)
+        self._leave(attempt)
+        self._try_again(attempt, failure)
+
+    def _leave(self, attempt: Attempt) -> None:
+        """Let the gateway know, a network time later, that nobody waits for an attempt."""
         if self._network_s > 0:
             reaches_s = self._clock.now + self._network_s
             self._clock.at(reaches_s, Rank.ARRIVE, self.gateway.withdraw, attempt)
         else:
             self.gateway.withdraw(attempt)
-        self._try_again(attempt, failure)
 
     def _over(self, attempt: Attempt, outcome: str) -> None:
         attempt.outcome = outcome
@@ -162,19 +211,28 @@ class Callers:
             told(attempt)
 
     def _try_again(self, attempt: Attempt, failure: Failure) -> None:
-        request = attempt.request
+        number = attempt.attempt
+        self._decide(attempt, failure, tries=number, number=number + 1)
+
+    def _decide(self, attempt: Attempt, failure: Failure, *, tries: int, number: int) -> None:
+        """Send a request again after so many tries, as the attempt of that number, or end it."""
+        request, now_s = attempt.request, self._clock.now
         retry = self._retries[request.request_class]
-        allowed = attempt.attempt < retry.max_attempts and failure.can_be_retried
-        if allowed and failure.outcome in retry.retry_on:
-            starts_s = self._clock.now + self._pause_s(retry, attempt, failure)
+        if tries < retry.max_attempts and not is_final(retry, failure):
+            starts_s = now_s + self._pause_s(retry, tries + 1, failure)
             if starts_s < request.leaves_s:
-                self._clock.at(starts_s, Rank.ARRIVE, self._send, (request, attempt.attempt + 1))
-                return
+                if self._budgets.withdraw(request, now_s):
+                    self._clock.at(starts_s, Rank.ARRIVE, self._send_again, (request, number))
+                    return
+                self.dropped += 1
         self._request_over(request)
 
-    def _pause_s(self, retry: Retry, attempt: Attempt, failure: Failure) -> float:
-        """Return the wait before the next attempt: the backoff, at least any Retry-After."""
-        pause_s = retry.backoff_before(attempt.attempt + 1)
+    def _pause_s(self, retry: Retry, attempt: int, failure: Failure) -> float:
+        """Return the wait before an attempt: the backoff, at least any Retry-After."""
+        pause_s = retry.backoff_before(attempt)
         if retry.jitter:
             pause_s *= float(self._backoff.random())
-        return max(pause_s, failure.retry_after_s) if retry.honour_retry_after else pause_s
+        if not retry.honour_retry_after:
+            return pause_s
+        most_s = math.inf if retry.max_retry_after_s is None else retry.max_retry_after_s
+        return max(pause_s, min(failure.retry_after_s, most_s))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from capplan.results import RunResult
 from capplan.simulation import elastic, faults, timeline
 from capplan.simulation.admission import gateway_host
-from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
 from capplan.simulation.crowd import crowd
 from capplan.simulation.engines import EngineKind
+from capplan.simulation.hedging import callers_of
 from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.pool import ServingPool
@@ -119,7 +119,7 @@ class _Run:
         self.until_s = sent_until_s + scenario.drain_s
         network_s = scenario.network.one_way_s
         connections = Connections(scenario.network)
-        self.callers = Callers(
+        self.callers = callers_of(scenario)(
             crowd(
                 requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
                 closed=closed,

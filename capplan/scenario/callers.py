@@ -1,0 +1,92 @@
+"""How callers try again, and how they hedge."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from capplan.scenario.part import Count, Part, PositiveSeconds, Quantile, Seconds
+
+
+class RetryBudget(Part):
+    """What all callers of a class together may send beyond first attempts.
+
+    Over any ``ttl_s``, the retries and hedges decided on are at most ``fraction`` of the first
+    attempts plus ``min_per_s`` a second; a retry that would be more is dropped, and its request is
+    over. Counted in ten slices of ``ttl_s``, as the source does, so a right to a retry lasts between nine tenths
+    and all of it. Source: Finagle project, ``RetryBudget`` and ``TokenBucket.newLeakyBucket``
+    (defaults: ttl 10 s, 10 retries a second, 20 %); the idea: Beyer et al. (eds.), "Site Reliability Engineering", 2016,
+    chapter 21, "Deciding to Retry" (per client, 10 %).
+    """
+
+    fraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
+    min_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    """So that retries are possible at all where there is little traffic."""
+    ttl_s: PositiveSeconds = 10.0
+    per: Literal["class", "tenant"] = "class"
+    """Whether the callers of a class share one budget, or each of its tenants has its own."""
+
+
+class Retry(Part):
+    """How callers of a class try again.
+
+    Attempt ``n + 1`` starts ``backoff_s × multiplier^(n - 1)`` after attempt ``n`` ended, at most
+    ``max_backoff_s``; with ``jitter`` it is uniform between 0 and that (full jitter).
+    Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    """
+
+    max_attempts: Count = 1
+    attempt_timeout_s: PositiveSeconds | None = None
+    """The caller gives up one attempt after this, s; None = only the deadline ends it."""
+    backoff_s: Seconds = 0.0
+    multiplier: Annotated[float, Field(ge=1)] = 1.0
+    max_backoff_s: PositiveSeconds = 60.0
+    jitter: bool = False
+    retry_on: tuple[Literal["rejected", "timed_out", "failed"], ...] = ("rejected", "failed")
+    never_on_status: tuple[Annotated[int, Field(ge=400, le=599)], ...] = ()
+    """HTTP statuses that are final to this caller, whatever the outcome."""
+    never_on_reason: tuple[str, ...] = ()
+    """Reasons (``requests.reason``) that are final to this caller. What can never succeed (a
+    request too long for the model, …) is not tried again in any case."""
+    honour_retry_after: bool = True
+    max_retry_after_s: PositiveSeconds | None = None
+    """The caller waits no longer than this because of a Retry-After, s; None = as it says.
+    Source: urllib3 project, ``util/retry.py``, ``Retry.retry_after_max``, version 2.6."""
+    budget: RetryBudget | None = None
+    """None = as many retries as the other limits allow."""
+
+    def backoff_before(self, attempt: int) -> float:
+        """Return the longest wait before an attempt (the first is 1 and waits 0), s.
+
+        >>> [Retry(backoff_s=1, multiplier=2).backoff_before(n) for n in (1, 2, 3)]
+        [0.0, 1.0, 2.0]
+        """
+        if attempt <= 1:
+            return 0.0
+        return min(self.backoff_s * self.multiplier ** (attempt - 2), self.max_backoff_s)
+
+
+class Hedge(Part):
+    """A second attempt while the first goes on; the first whole answer wins, the others are left.
+
+    It is sent when an attempt has been on its way for ``after_s``, or for longer than the quantile
+    ``after_quantile`` of the class's latencies, from the last thousand attempts or as many as leave
+    ten beyond the quantile; there is no hedge before as many as that are known. At most ``most``
+    for one request, and within the retry budget if there is one. An attempt that loses is cancelled
+    at the caller (reason ``hedge_lost``); one that fails while another goes on is not tried again.
+    Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, "Hedged requests" (after the
+    95th percentile, so that the load grows by about 5 %).
+    """
+
+    after_s: PositiveSeconds | None = None
+    after_quantile: Quantile | None = None
+    most: Count = 1
+
+    @model_validator(mode="after")
+    def _one_delay(self) -> Hedge:
+        if (self.after_s is None) == (self.after_quantile is None):
+            told = (self.after_s, self.after_quantile)
+            msg = f"exactly one of after_s and after_quantile, got {told[0]} and {told[1]}"
+            raise ValueError(msg)
+        return self
