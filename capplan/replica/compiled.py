@@ -10,7 +10,7 @@ numba does not see that a function in another module was edited, so everything t
 and every constant it uses, is in this module.
 """
 
-# mypy: disable-error-code="no-any-return"
+# mypy: disable-error-code="no-any-return,attr-defined,call-arg,unreachable"
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import carray, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from capplan.replica.jit import compiled
@@ -622,89 +624,101 @@ def _cut(r: Arrays, now_s: float, inclusive: bool) -> float:
     return end_s
 
 
-# --- for Python: few arguments, because numba unpacks each at every call ------------------------
+# --- for Python: one argument for all arrays, because numba unpacks each at every call ----------
 
 LISTS = 4
 """Lists of whole numbers: who waits, when sequences end, this step's chunks, blocks by phase."""
 TABLES = 2
 """Tables of numbers: the plan, and what is said of those that leave."""
+ADDRESSES = ("state", "jobs", "lists", "tables", "law", "slots", "rows", "size", "numbers")
+"""Where the arrays are: the addresses of five, then the lengths of all but the first."""
+
+
+@intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    """Return an address as a pointer, as ``numba.carray`` takes it."""
+
+    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.intp), lower
 
 
 @compiled
-def _arrays(state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers) -> Arrays:
+def _arrays(address: int) -> Arrays:
+    """Return the arrays whose addresses (``ADDRESSES``) are at an address.
+
+    Whoever calls keeps them alive: they are seen from here without being counted.
+    """
+    where = carray(_pointer(address), 9, np.int64)
+    lists = carray(_pointer(where[2]), (LISTS, where[6], 3), np.int64)
+    tables = carray(_pointer(where[3]), (TABLES, where[7], len(LEFT)), np.float64)
     return Arrays(
-        state, jobs, lists[0], lists[1], lists[2], lists[3, :, 0], tables[0], tables[1], law
+        carray(_pointer(where[0]), 1, STATE),
+        carray(_pointer(where[1]), where[5], JOB),
+        lists[0],
+        lists[1],
+        lists[2],
+        lists[3, :, 0],
+        tables[0],
+        tables[1],
+        carray(_pointer(where[4]), where[8], np.float64),
     )
 
 
-# fmt: off
-
-
 @compiled
-def go_on(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
-    now_s: float, stops: bool,
-) -> tuple[int, float]:
+def go_on(address: int, now_s: float, stops: bool) -> tuple[int, float]:
     """End the plan, if there is one; begin the next, unless somebody leaves and it ``stops``.
 
     Returns how many leave (rows of ``left``), and when the next plan ends: inf if it is not made.
     """
-    return _go_on(_arrays(state, jobs, lists, tables, law), now_s, stops)
+    return _go_on(_arrays(address), now_s, stops)
 
 
 @compiled
-def settle(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
-    now_s: float, inclusive: bool,
-) -> float:
+def settle(address: int, now_s: float, inclusive: bool) -> float:
     """Let what is over at ``now_s`` be over; ``inclusive``: also what ends right then.
 
     Returns when the running step ends, inf if none runs.
     """
-    return _settle(_arrays(state, jobs, lists, tables, law), now_s, inclusive)
+    return _settle(_arrays(address), now_s, inclusive)
 
 
+# fmt: off
 @compiled
 def join(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, slot: int,
-    prompt_tokens: int, output_tokens: int, priority: int, now_s: float, inclusive: bool,
+    address: int, slot: int, prompt_tokens: int, output_tokens: int, priority: int,
+    now_s: float, inclusive: bool,
 ) -> float:
     """Let a new job wait, in a free slot; cut the plan to the running step, and return its end."""
-    r = _arrays(state, jobs, lists, tables, law)
+    r = _arrays(address)
     _fill(r, slot, prompt_tokens, output_tokens, priority)
     return _cut(r, now_s, inclusive)
+# fmt: on
 
 
 @compiled
-def withdraw(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, slot: int,
-    now_s: float, inclusive: bool,
-) -> float:
+def withdraw(address: int, slot: int, now_s: float, inclusive: bool) -> float:
     """Give a job up: one that waits leaves at once, one that runs when its step ends.
 
     Cuts the plan to the running step, and returns its end.
     """
-    r = _arrays(state, jobs, lists, tables, law)
+    r = _arrays(address)
     end_s = _cut(r, now_s, inclusive)
     _give_up(r, slot)
     return end_s
 
 
 @compiled
-def limit(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers,
-    places: int, max_tokens: int, now_s: float, inclusive: bool,
-) -> float:
+def limit(address: int, places: int, max_tokens: int, now_s: float, inclusive: bool) -> float:
     """Set the limits of the next steps; cut the plan to the running step, and return its end."""
-    r = _arrays(state, jobs, lists, tables, law)
+    r = _arrays(address)
     end_s = _cut(r, now_s, inclusive)
     r.state[0].places, r.state[0].max_tokens = places, max_tokens
     return end_s
 
 
 @compiled
-def tell(
-    state: Any, jobs: Any, lists: Whole, tables: Numbers, law: Numbers, row: int, slot: int,
-) -> None:
+def tell(address: int, row: int, slot: int) -> None:
     """Write what is said of a job that is not done (columns ``LEFT``)."""
-    _tell(_arrays(state, jobs, lists, tables, law), row, slot, 0)
+    _tell(_arrays(address), row, slot, 0)

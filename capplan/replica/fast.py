@@ -120,6 +120,7 @@ class FastEngine:
         self._lists = np.zeros((compiled.LISTS, rows, 3), np.int64)
         self._tables = np.zeros((compiled.TABLES, size, len(compiled.LEFT)))
         self._left = self._tables[1]
+        self._first_left = self._left[0]
         self._law = law
         self._waiting_count = self._state["waiting"]
         self._slots: dict[Job, int] = {}
@@ -128,7 +129,8 @@ class FastEngine:
         self._add_slots(min(self.places, 256) + 64)
         self.waiting = FastLine(self, remembers=batching.scheduler.wait_limit_s is not None)
         self._seen_s = math.nan
-        self._seen: dict[str, float] = {}
+        self._seen: tuple[float, ...] = ()
+        self._step_end_s = math.inf
 
     @property
     def engine(self) -> Batch:
@@ -138,58 +140,59 @@ class FastEngine:
     @property
     def prefilling(self) -> int:
         """Return how many running sequences have no token yet."""
-        return int(self._look("running") - self._look("decoding"))
+        return int(self._look(_RUNNING) - self._look(_DECODING))
 
     @property
     def decoding(self) -> int:
         """Return how many running sequences decode."""
-        return int(self._look("decoding"))
+        return int(self._look(_DECODING))
 
     @property
     def running(self) -> list[Job]:
         """Return the jobs that the running step holds."""
-        self._look("steps")
+        self._look(_STEPS)
         return [self._jobs[slot] for slot in self._in_batch()]
 
     @property
     def steps(self) -> int:
         """Return how many steps have begun."""
-        return int(self._look("steps"))
+        return int(self._look(_STEPS))
 
     @property
     def sequences(self) -> int:
         """Return how many sequences were scheduled, over all steps."""
-        return int(self._look("sequences"))
+        return int(self._look(_SEQUENCES))
 
     @property
     def prefill_tokens(self) -> int:
         """Return the prompt tokens computed."""
-        return int(self._look("prefill_tokens"))
+        return int(self._look(_PREFILL_TOKENS))
 
     @property
     def output_tokens(self) -> int:
         """Return the tokens made."""
-        return int(self._look("output_tokens"))
+        return int(self._look(_OUTPUT_TOKENS))
 
     @property
     def preemptions(self) -> int:
         """Return how many sequences were preempted."""
-        return int(self._look("preemptions"))
+        return int(self._look(_PREEMPTIONS))
 
     @property
     def begun_s(self) -> float:
         """Return the length of all steps begun, s."""
-        return self._look("begun_s")
+        return self._look(_BEGUN_S)
 
     @property
     def step_end_s(self) -> float:
         """Return when the running step ends, s; inf without one."""
-        return self._look("step_end_s")
+        self._look(_STEPS)
+        return self._step_end_s
 
     @property
     def kv_usage_fraction(self) -> float:
         """Return the share of KV blocks in use."""
-        return 1.0 - self._look("free_blocks") / self.kv_blocks
+        return 1.0 - self._look(_FREE_BLOCKS) / self.kv_blocks
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
@@ -203,13 +206,13 @@ class FastEngine:
         self.places, tokens = limits.of_continuous(self._rules)
         self._seen_s = math.nan
         self.end_s = compiled.limit(
-            *self._arrays, self.places, tokens, self._clock.now, self._inclusive
+            self._address, self.places, tokens, self._clock.now, self._inclusive
         )
 
     def start(self, now_s: float) -> None:
         """Form the next step of a free replica."""
         self._seen_s = math.nan
-        _, self.end_s = compiled.go_on(*self._arrays, now_s, True)
+        _, self.end_s = compiled.go_on(self._address, now_s, True)
 
     def finish(self, *, stops: bool) -> list[Job]:
         """End the step that ends at ``end_s``; return the jobs that leave.
@@ -218,7 +221,7 @@ class FastEngine:
         """
         self._seen_s = math.nan
         now_s = self.end_s
-        leaving, self.end_s = compiled.go_on(*self._arrays, now_s, stops)
+        leaving, self.end_s = compiled.go_on(self._address, now_s, stops)
         return self._told(leaving, now_s) if leaving else []
 
     def abort(self, job: Job) -> bool:
@@ -226,9 +229,9 @@ class FastEngine:
         slot = self._slots[job]
         waits = job in self.waiting
         self._seen_s = math.nan
-        self.end_s = compiled.withdraw(*self._arrays, slot, self._clock.now, self._inclusive)
+        self.end_s = compiled.withdraw(self._address, slot, self._clock.now, self._inclusive)
         if waits:
-            compiled.tell(*self._arrays, 0, slot)
+            compiled.tell(self._address, 0, slot)
             self._told(1, math.nan)
         return waits
 
@@ -261,7 +264,7 @@ class FastEngine:
 
     def made(self, job: Job) -> int:
         """Return how many tokens of a job's answer exist by now."""
-        step = int(self._look("step"))
+        step = int(self._look(_STEP))
         row = self._table[self._slots[job]]
         if not row["finish_step"]:
             return int(row["generated_tokens"])
@@ -269,7 +272,7 @@ class FastEngine:
 
     def write(self) -> None:
         """Write on all jobs that are still here what has happened to them until now."""
-        self._look("steps")
+        self._look(_STEPS)
         for slot in self._slots.values():
             self._written(slot)
 
@@ -283,7 +286,7 @@ class FastEngine:
         job.stream_interval = self._stream_interval
         self._seen_s = math.nan
         self.end_s = compiled.join(
-            *self._arrays,
+            self._address,
             slot,
             job.prompt_tokens,
             job.output_tokens,
@@ -309,15 +312,15 @@ class FastEngine:
     def _inclusive(self) -> bool:
         return self._clock.reached > self.rank
 
-    def _look(self, name: str) -> float:
+    def _look(self, field: int) -> float:
         """Return a number of the state, after all that is over by now."""
         now_s = self._clock.now
         if self._seen_s != now_s:
-            step_end_s = compiled.settle(*self._arrays, now_s, self._inclusive)
-            self._seen = dict(zip(compiled.STATE.names or (), self._state.tolist()[0], strict=True))
-            self._seen["step_end_s"] = step_end_s
+            step_end_s = compiled.settle(self._address, now_s, self._inclusive)
+            self._seen = self._state.tolist()[0]
+            self._step_end_s = step_end_s
             self._seen_s = now_s if self._inclusive else math.nan
-        return self._seen[name]
+        return self._seen[field]
 
     def _in_line(self) -> list[Any]:
         tickets = self._table["ticket"]
@@ -330,7 +333,7 @@ class FastEngine:
     def _told(self, count: int, end_s: float) -> list[Job]:
         """Write what happened on jobs that leave, and free their slots."""
         jobs = []
-        for row in self._left[:count].tolist():
+        for row in [self._first_left.tolist()] if count == 1 else self._left[:count].tolist():
             job = self._vacate(int(row[0]))
             _write(job, row)
             if row[1]:
@@ -339,7 +342,7 @@ class FastEngine:
         return jobs
 
     def _written(self, slot: int) -> Job:
-        compiled.tell(*self._arrays, 0, slot)
+        compiled.tell(self._address, 0, slot)
         job = self._jobs[slot]
         _write(job, self._left[0].tolist())
         return job
@@ -358,7 +361,8 @@ class FastEngine:
         grown = np.zeros((compiled.LISTS, max(2 * len(self._jobs), len(self._lists[0])), 3), int)
         grown[:, : len(self._lists[0])] = self._lists
         self._lists = grown
-        self._arrays = (self._state, self._table, self._lists, self._tables, self._law)
+        self._where = _addresses(self._state, self._table, self._lists, self._tables, self._law)
+        self._address = self._where.ctypes.data
 
 
 class FastLine:
@@ -403,7 +407,25 @@ class FastLine:
         self._arrivals.clear()
 
 
+_FIELDS = compiled.STATE.names or ()
+_BEGUN_S, _DECODING, _FREE_BLOCKS, _OUTPUT_TOKENS, _PREEMPTIONS, _PREFILL_TOKENS = map(
+    _FIELDS.index,
+    ("begun_s", "decoding", "free_blocks", "output_tokens", "preemptions", "prefill_tokens"),
+)
+_RUNNING, _SEQUENCES, _STEP, _STEPS = map(_FIELDS.index, ("running", "sequences", "step", "steps"))
 _NOBODY = Job(prompt_tokens=0, output_tokens=0)
+
+
+def _addresses(
+    state: NDArray[np.void],
+    jobs: NDArray[np.void],
+    lists: NDArray[np.int64],
+    tables: NDArray[np.float64],
+    law: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Return where arrays are and how long (``compiled.ADDRESSES``)."""
+    first = [array.ctypes.data for array in (state, jobs, lists, tables, law)]
+    return np.array([*first, len(jobs), lists.shape[1], tables.shape[1], len(law)], np.int64)
 
 
 def _state(batching: ContinuousBatching, kv_blocks: int) -> NDArray[np.void]:
