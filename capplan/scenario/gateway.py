@@ -182,9 +182,10 @@ class Gateway(Part):
     beyond it, then in the queue's order. A tenant within its quota that finds its slots borrowed
     gets the ``next_free`` one, or (``reclaim: cancel``) that of the tenant most beyond its quota,
     whose youngest request is ended with 503. If the queue is full, the newcomer is refused, except
-    that one within its tenant's quota takes the place of one of the tenant most beyond its own,
-    and that with ``displace_lowest`` it takes the place of the least urgent and youngest of those
-    less urgent than itself. Who has been admitted is not displaced.
+    that it takes the place of one of the tenant most beyond its quota (open and waiting requests
+    together), if that is further beyond than its own tenant would be; and that with
+    ``displace_lowest`` it takes the place of the least urgent and youngest of those less urgent
+    than itself. Who has been admitted is not displaced.
     """
 
     owner: str = ""

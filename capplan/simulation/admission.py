@@ -141,12 +141,11 @@ class GuardedGateway(GatewayHost):
             self._let_in()
 
     def _displaced_by(self, attempt: Attempt, flows: FlowLine) -> Attempt | None:
-        slots, tenant = self.slots, attempt.request.tenant
         victim = None
-        if slots.has_quotas and slots.beyond(tenant, flows.of_tenant[tenant]) < 0:
-            victim = flows.last_beyond(slots)
+        if self.slots.has_quotas:
+            victim = flows.last_further_beyond(attempt, self.slots)
         if victim is None and self._rules.when_full == "displace_lowest":
-            victim = flows.last_of_less_urgent(attempt, slots)
+            victim = flows.last_of_less_urgent(attempt, self.slots)
         return victim
 
     def _admit(self, attempt: Attempt) -> None:

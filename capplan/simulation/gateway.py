@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from capplan.scenario import Gateway
 from capplan.simulation.attempt import Attempt, Failure
@@ -12,6 +12,19 @@ from capplan.simulation.buckets import TOO_MANY_REQUESTS, TokenBucket
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.pool import ServingPool
 from capplan.simulation.queue import BoundedQueue
+
+
+class Entrance(Protocol):
+    """A pool, seen from the gateway."""
+
+    def arrive(self, attempt: Attempt) -> None:
+        """Take an attempt."""
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Give an attempt up, wherever behind the gateway it is."""
+
+    def serving(self, attempt: Attempt) -> ServingPool:
+        """Return the pool that an attempt is in."""
 
 
 class GatewayHost:
@@ -29,8 +42,8 @@ class GatewayHost:
         network_s: float,
         returned: Callable[[Attempt, Failure | None], None],
     ) -> None:
-        self.pools: Mapping[str, ServingPool] = {}
-        """The pool of each request class."""
+        self.pools: Mapping[str, Entrance] = {}
+        """The pool of each request class, or what stands before it."""
         self.in_flight = 0
         self.statuses: Counter[int] = Counter()
         """Refusals and failures by their HTTP status."""
@@ -56,7 +69,7 @@ class GatewayHost:
 
     def pool_of(self, attempt: Attempt) -> ServingPool:
         """Return the pool that an attempt is served by, or would be."""
-        return self.pools[attempt.request.request_class]
+        return self.pools[attempt.request.request_class].serving(attempt)
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the network: refuse it, let it wait, or admit it."""

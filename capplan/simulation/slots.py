@@ -163,16 +163,20 @@ class FlowLine:
         ticket = next(iter(self._flows[flow].values()))
         return (flow[1] if self._by_priority else 0), ticket
 
-    def last_beyond(self, slots: Slots) -> Attempt | None:
-        """Return the least urgent, then youngest, of the tenant most beyond its quota."""
+    def last_further_beyond(self, attempt: Attempt, slots: Slots) -> Attempt | None:
+        """Return the least urgent, then youngest, of the tenant most beyond its quota.
+
+        None if that is not further beyond than the attempt's own tenant would be with it.
+        Source: Suter, Lakshman, Stiliadis and Choudhury, "Buffer management schemes for supporting
+        TCP in gigabit routers with per-flow queueing", 1999 (longest queue drop).
+        """
 
         def beyond(tenant: str) -> int:
             return slots.beyond(tenant, self.of_tenant[tenant])
 
-        tenants = {flow[0] for flow in self._flows if beyond(flow[0]) > 0}
-        if not tenants:
+        most = max(sorted({tenant for tenant, _ in self._flows}), key=beyond, default=None)
+        if most is None or beyond(most) <= max(beyond(attempt.request.tenant) + 1, 0):
             return None
-        most = max(sorted(tenants), key=beyond)
         return self._last([flow for flow in self._flows if flow[0] == most])
 
     def last_of_less_urgent(self, attempt: Attempt, slots: Slots) -> Attempt | None:

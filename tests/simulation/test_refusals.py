@@ -1,0 +1,90 @@
+"""What must not be retried is marked; retries of it, and beyond the budget, are dropped."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.scenario import GatewayRetryBudget
+from capplan.simulation.attempt import Failure
+from capplan.simulation.refusals import RetryWindow
+
+
+@pytest.mark.parametrize(
+    ("reason", "can"),
+    [
+        ("max_model_len", False),
+        ("kv_capacity", False),
+        ("prompt_too_long", False),
+        ("request_too_large:t", False),
+        ("quota_exhausted:month", False),
+        ("retry_budget", False),
+        ("final_retry", False),
+        ("rate_limit", True),
+        ("rate_limit:quota_exhausted", True),
+        ("queue_full", True),
+        ("displaced", True),
+        ("reclaimed", True),
+    ],
+)
+def test_what_must_not_be_retried_is_marked(reason, can):
+    assert Failure("rejected", "gateway", reason).can_be_retried == can
+
+
+def test_too_long_a_prompt_gets_413_and_takes_no_token(build, trace_of, play):
+    scenario = build(
+        classes=[{"name": "chat", "retry": {"max_attempts": 3}}],
+        gateway={"max_prompt_tokens": 100, "rate_limit": {"rate_rps": 1.0}},
+    )
+    result = play(scenario, trace_of([0.0, 0.0, 0.0], prompt_tokens=[101, 100, 500]))
+    log = result.requests
+    assert log["reason"].fillna("").tolist() == ["prompt_too_long", "", "prompt_too_long"]
+    assert log["outcome_layer"].dropna().tolist() == ["gateway", "gateway"]
+    assert log["attempt"].tolist() == [1, 1, 1]
+
+
+@settings(max_examples=60)
+@given(
+    ticks=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=80),
+    fraction=st.sampled_from([0.0, 0.1, 0.5]),
+    least=st.sampled_from([0.0, 0.2, 1.0]),
+)
+def test_retries_let_in_stay_within_their_share_of_the_window(ticks, fraction, least):
+    rules = GatewayRetryBudget(retry_fraction=fraction, min_retries_rps=least, window_s=10.0)
+    window = RetryWindow(rules)
+    firsts, let_in = [], []
+    for tick, retry in sorted(ticks):
+        now = tick / 8
+        recent = [sum(now - 10 < t <= now for t in times) for times in (firsts, let_in)]
+        passes = window.lets_in(now, retry=retry)
+        if not retry:
+            assert passes
+            firsts.append(now)
+        else:
+            assert passes == (recent[1] < fraction * recent[0] + least * 10)
+            let_in += [now] * passes
+
+
+def storm(build, trace_of, play, **gateway):
+    """Return the log of callers who try again at once what a broken pool cannot serve."""
+    scenario = build(
+        classes=[{"name": "chat", "retry": {"max_attempts": 6, "honour_retry_after": False}}],
+        gateway=gateway,
+        faults=[{"at_s": 2.0, "down_s": 3.0}],
+        pool={"queue": {"length": 0}, "router": {"max_in_flight": 4}},
+    )
+    return play(scenario, trace_of(np.arange(500) / 100)).requests
+
+
+def test_a_retry_budget_bounds_the_amplification_of_a_storm(build, trace_of, play):
+    free = storm(build, trace_of, play)
+    held = storm(build, trace_of, play, retry_budget={"retry_fraction": 0.1, "window_s": 1.0})
+    behind = [(log["service_queue_in_s"].notna()).sum() / 500 for log in (free, held)]
+    assert behind[0] > 2
+    assert behind[1] < 1.12
+    dropped = held[held["reason"] == "retry_budget"]
+    assert len(dropped) > 100
+    assert (dropped["attempt"] > 1).all()
+    assert held.groupby("request_id")["attempt"].max().loc[dropped["request_id"]].eq(
+        dropped["attempt"].to_numpy()
+    ).all()  # fmt: skip
