@@ -10,6 +10,7 @@ import pandas as pd
 from capplan.catalog import price
 from capplan.results.requests import outcome_is
 from capplan.results.run import RunResult
+from capplan.results.timelines import held_values
 from capplan.scenario import Pool, Scenario
 
 HOUR_S = 3600.0
@@ -32,11 +33,32 @@ def pool_cost_usd_per_hour(pool: Pool) -> float:
     return price_usd_per_accelerator_hour(pool) * pool.accelerators
 
 
+def accelerator_hours(result: RunResult, pool: Pool) -> float:
+    """Return the accelerator-hours of a pool to be paid over the judged part of the run.
+
+    Where replicas come and go, from their provisioning until they are gone, and for those of
+    standby their share of the price.
+    """
+    start_s, end_s = result.judged_from_s, result.duration_s
+    if not pool.is_elastic:
+        return pool.accelerators * (end_s - start_s) / HOUR_S
+    rows = result.timeline
+    own = rows[(rows["replica"] == pool.name) & (rows["metric"] == "replicas_paid")]
+    paid, spans = held_values(own, "replicas_paid", start_s=start_s, end_s=end_s)
+    each = pool.accelerators // pool.replicas
+    return float(paid @ spans) * each / HOUR_S if len(own) else math.nan
+
+
 def cost_usd(result: RunResult, *, pools: tuple[Pool, ...] | None = None) -> float:
     """Return what the pools (default: all) cost over the judged part of the run; NaN unknown."""
-    hours = (result.duration_s - result.judged_from_s) / HOUR_S
     chosen = result.scenario.pools if pools is None else pools
-    return sum(pool_cost_usd_per_hour(pool) for pool in chosen) * hours
+    hours = (result.duration_s - result.judged_from_s) / HOUR_S
+    fixed = sum(pool_cost_usd_per_hour(pool) for pool in chosen if not pool.is_elastic) * hours
+    return fixed + sum(
+        price_usd_per_accelerator_hour(pool) * accelerator_hours(result, pool)
+        for pool in chosen
+        if pool.is_elastic
+    )
 
 
 def cost_usd_per_success(result: RunResult, table: pd.DataFrame) -> float:

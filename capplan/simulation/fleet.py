@@ -93,6 +93,7 @@ class Fleet:
         self.target = rules.replicas
         self.asked = self.refused = 0
         self._rules = rules
+        self._each = rules.accelerators // rules.replicas
         self._life = rules.lifecycle or Lifecycle(
             model_load=FixedTime(seconds=rules.cold_start_s or 0.0)
         )
@@ -105,10 +106,10 @@ class Fleet:
         self._lent = 0
         self.members: list[Member] = []
         for replica in pool.replicas:
-            self._supply.take(rules.tensor_parallel)
+            self._supply.take(self._each)
             self._enter(Member(replica.name, "up", replica))
         for _ in range(0 if rules.standby is None else rules.standby.replicas):
-            self._supply.take(rules.tensor_parallel)
+            self._supply.take(self._each)
             self._enter(Member(pool.next_name(), "standby"))
         pool.fleet = self
         pool.watchers.append(self)
@@ -158,7 +159,7 @@ class Fleet:
     def provision_next(self) -> bool:
         """Give the first that waits for accelerators its own; True if that is settled."""
         member = next((m for m in self.members if m.phase == "asked"), None)
-        if member is not None and not self._supply.take(self._rules.tensor_parallel):
+        if member is not None and not self._supply.take(self._each):
             return False
         if member is not None:
             self._provision(member)
@@ -192,7 +193,7 @@ class Fleet:
             return
         member = Member(self._pool.next_name(), "asked")
         self._enter(member)
-        if self._supply.take(self._rules.tensor_parallel):
+        if self._supply.take(self._each):
             self._provision(member)
         else:
             self.refused += 1
@@ -256,7 +257,7 @@ class Fleet:
         if loaded and self._standby_is_short():
             self._enter(Member(self._pool.next_name(), "standby"))
         elif held:
-            self._supply.give(self._rules.tensor_parallel)
+            self._supply.give(self._each)
 
     def _standby_is_short(self) -> bool:
         standby = self._rules.standby

@@ -1,0 +1,249 @@
+"""What is wrong with how a pool scales: flapping, targets out of reach, empty resource pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.encoding import plain
+from capplan.results.lives import lead_times, lives, wanted_changes
+from capplan.results.run import RunResult
+from capplan.scenario import ContinuousBatching, Pool, ScalingMetric, Scenario
+from capplan.statistics import quantiles
+
+FLAP_S = 600.0
+"""Two turns of the wanted number closer than this are flapping; a default."""
+FULL_FRACTION = 0.95
+"""Busy share of the time from which on replicas count as saturated; a default."""
+OUTPUT_RATES = ("output_tokens_per_s", "prefill_tokens_per_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFinding:
+    """One thing that is wrong with how a pool scales, with its evidence and what to do."""
+
+    rule: str
+    pool: str
+    field: str
+    value: float
+    limit: float
+    evidence: str
+    next_action: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as plain JSON values."""
+        return {name: plain(getattr(self, name)) for name in self.__slots__}
+
+
+def scaling_findings(result: RunResult) -> list[ScalingFinding]:
+    """Return what is wrong with the scaling of each pool, in the scenario and in the run."""
+    found = out_of_reach(result.scenario)
+    table = lives(result)
+    for pool in result.scenario.pools:
+        if pool.autoscaler is not None:
+            found += _flapping(result, pool)
+            found += _flat_rates(result, pool)
+        found += _without_accelerator(result, pool, table[table["pool"] == pool.name])
+    return found
+
+
+def scaling_summary(result: RunResult) -> dict[str, dict[str, Any]]:
+    """Return the figures of each pool whose replicas come and go, by its name.
+
+    ``asked`` and ``refused`` replicas; ``turns`` of the wanted number; ``ready_s`` and
+    ``first_answer_s`` from asking (median, 95th percentile, number of samples).
+    """
+    table = lives(result)
+    summary: dict[str, dict[str, Any]] = {}
+    for pool in result.scenario.pools:
+        if not pool.is_elastic:
+            continue
+        own = table[table["pool"] == pool.name]
+        leads = lead_times(result, pool=pool.name)
+        summary[pool.name] = {
+            "asked": int(own["asked_s"].notna().sum()),
+            "refused": int(own["refused"].sum()),
+            "became_ready": len(leads),
+            "turns": len(turns(wanted_changes(result, pool.name))),
+            "ready_s": _told(leads["ready_s"]),
+            "first_answer_s": _told(leads["first_answer_s"]),
+        }
+    return summary
+
+
+def turns(changes: Sequence[tuple[float, int]]) -> list[float]:
+    """Return when a number that went up went down, or the other way round, s.
+
+    >>> turns([(0.0, 2), (10.0, 1), (20.0, -1), (30.0, 4)])
+    [20.0, 30.0]
+    """
+    found, before = [], 0
+    for time_s, change in changes:
+        if before * change < 0:
+            found.append(time_s)
+        before = change
+    return found
+
+
+def out_of_reach(scenario: Scenario) -> list[ScalingFinding]:
+    """Return the metrics whose target a full replica cannot exceed: they never ask for more.
+
+    More replicas are asked for when a metric exceeds target × (1 + tolerance); a share in use
+    ends at 1, what runs at the size of the batch, what a replica holds at the router's limit.
+    """
+    found = []
+    for pool in scenario.pools:
+        if pool.autoscaler is None:
+            continue
+        tolerance = pool.autoscaler.tolerance
+        for index, metric in enumerate(pool.autoscaler.metrics):
+            most = _most_shown(pool, metric)
+            target = metric.target / (100 if metric.target_type == "Utilization" else 1)
+            if most <= target * (1 + tolerance):
+                found.append(_unreachable(pool, index, metric, most=most, target=target))
+    return found
+
+
+def _unreachable(
+    pool: Pool, index: int, metric: ScalingMetric, *, most: float, target: float
+) -> ScalingFinding:
+    tolerance = pool.autoscaler.tolerance if pool.autoscaler is not None else math.nan
+    highest = most / (1 + tolerance)
+    shown = highest * (100 if metric.target_type == "Utilization" else 1)
+    return ScalingFinding(
+        rule="target_out_of_reach",
+        pool=pool.name,
+        field=f"pools.{pool.name}.autoscaler.metrics.{index}.target",
+        value=metric.target,
+        limit=shown,
+        evidence=f"{metric.metric} of a full replica is {most:g} at most, and more replicas are "
+        f"asked for above {target * (1 + tolerance):.4g}: never",
+        next_action=f"set the target below {shown:.4g}, or scale on the queue's length",
+    )
+
+
+def _most_shown(pool: Pool, metric: ScalingMetric) -> float:
+    """Return the most that a metric can be per replica; inf where nothing limits it."""
+    batching = pool.batching
+    held = pool.router.max_in_flight
+    batch = (
+        batching.max_num_seqs
+        if isinstance(batching, ContinuousBatching)
+        else batching.max_batch_size
+    )
+    name = metric.metric
+    if metric.target_type == "Value":
+        return 1.0 if name.endswith("_fraction") else math.inf
+    if name.endswith("_fraction"):
+        return 1.0
+    if name == "running":
+        return min(batch, held or math.inf)
+    if name in {"in_flight", "in_flight_per_replica"}:
+        return held or math.inf
+    if name == "queue_length" and metric.source != "external":
+        return _waiting(batching.scheduler.length, held, batch)
+    return math.inf
+
+
+def _waiting(length: int | None, held: int | None, batch: int) -> float:
+    """Return how many can wait in one replica's scheduler queue."""
+    room = math.inf if length is None else length
+    return room if held is None else min(room, max(held - batch, 0))
+
+
+def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
+    """Find the wanted number turning twice within :data:`FLAP_S`."""
+    at = turns(wanted_changes(result, pool.name))
+    gaps = np.diff(at)
+    quick = int((gaps < FLAP_S).sum())
+    if not quick:
+        return
+    first = at[int(np.flatnonzero(gaps < FLAP_S)[0])]
+    yield ScalingFinding(
+        rule="flapping",
+        pool=pool.name,
+        field=f"pools.{pool.name}.autoscaler.behavior.scale_down.stabilization_window_s",
+        value=float(gaps.min()),
+        limit=FLAP_S,
+        evidence=f"the wanted number turned {len(at)} times, {quick + 1} of them within "
+        f"{FLAP_S:g} s of each other, from {first:.6g} s on",
+        next_action="lengthen the stabilisation window beyond a start, or choose a metric that "
+        "more replicas do not change",
+    )
+
+
+def _flat_rates(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
+    """Find time in which replicas are saturated and a rate of output asks for no more of them."""
+    rules = pool.autoscaler
+    if rules is None or any(m.metric not in OUTPUT_RATES for m in rules.metrics):
+        return
+    seconds = _saturated_s(result, pool, most=rules.max_replicas)
+    if seconds < 2 * rules.sync_period_s:
+        return
+    names = " and ".join(dict.fromkeys(m.metric for m in rules.metrics))
+    yield ScalingFinding(
+        rule="rate_flat_at_saturation",
+        pool=pool.name,
+        field=f"pools.{pool.name}.autoscaler.metrics",
+        value=seconds,
+        limit=2 * rules.sync_period_s,
+        evidence=f"for {seconds:.4g} s requests waited at replicas busy for {FULL_FRACTION:.0%} of "
+        f"the time or more, and {names} asked for no more: what comes out does not grow with what "
+        "waits",
+        next_action="scale on queue_length or in_flight, which grow with the load",
+    )
+
+
+def _saturated_s(result: RunResult, pool: Pool, *, most: int) -> float:
+    """Return for how long a pool had a queue, full replicas, and wanted no more than it had."""
+    rows = result.timeline
+    own = rows[(rows["layer"] == "service_queue") & (rows["replica"] == pool.name)]
+    wide = own.pivot_table(index="time_s", columns="metric", values="value")
+    names = rows["replica"].str.rpartition("-")[0]
+    of_pool = rows[(names == pool.name) & (rows["metric"] != "phase")]
+
+    def by_time(metric: str, how: str) -> pd.Series:
+        values: pd.Series = of_pool[of_pool["metric"] == metric].groupby("time_s")["value"].agg(how)
+        return values.reindex(wide.index)
+
+    waiting = wide["length"] + by_time("length", "sum").fillna(0.0)
+    full = by_time("busy_fraction", "mean") >= FULL_FRACTION
+    wanted = wide["replicas_desired"]
+    idle = (wanted <= wide["replicas"]) & (wanted < most)
+    spans = np.diff(np.append(wide.index.to_numpy(np.float64), result.duration_s))
+    return float(spans[((waiting > 0) & full & idle).to_numpy(np.bool_)].sum())
+
+
+def _without_accelerator(
+    result: RunResult, pool: Pool, table: pd.DataFrame
+) -> Iterator[ScalingFinding]:
+    """Find replicas that were asked for when no accelerator was left."""
+    refused = table[table["refused"]]
+    if refused.empty:
+        return
+    asked = int(table["asked_s"].notna().sum())
+    ends = refused[["provisioning_s", "gone_s"]].min(axis=1).fillna(result.duration_s)
+    waited = float((ends - refused["asked_s"]).max())
+    yield ScalingFinding(
+        rule="resource_pool_empty",
+        pool=pool.name,
+        field=f"resource_pools.{pool.resource_pool}.accelerators",
+        value=float(len(refused)),
+        limit=0.0,
+        evidence=f"asked {asked}, got {asked - len(refused)} at once: no accelerator was left for "
+        f"{len(refused)} replicas, the first time at {refused['asked_s'].min():.6g} s; the longest "
+        f"wait was {waited:.4g} s",
+        next_action="hold more accelerators for it, lower max_replicas of the pools that share "
+        "them, or protect it by a limit instead",
+    )
+
+
+def _told(values: pd.Series) -> dict[str, float]:
+    known = values.dropna().to_numpy(np.float64)
+    p50, p95 = quantiles(known, [0.5, 0.95])
+    return {"p50": float(p50), "p95": float(p95), "samples": len(known)}
