@@ -175,11 +175,12 @@ class ContiguousSpace:
     def _hole(self, size: int) -> int | None:
         return next((i for i, (_, room) in enumerate(self._holes) if room >= size), None)
 
-    def compact(self) -> None:
+    def compact(self, *, copy_s_per_token: float | None = None) -> None:
         """Move every piece to the front; each that moves copies the tokens it stores.
 
-        The next step waits for it.
+        The next step waits for it, by default as long as the space's own copies take.
         """
+        copy_s = self._copy_s if copy_s_per_token is None else copy_s_per_token
         moved, start = 0, 0
         for job, (old, size) in sorted(self._pieces.items(), key=lambda item: item[1]):
             if old != start:
@@ -187,4 +188,4 @@ class ContiguousSpace:
             self._pieces[job] = (start, size)
             start += size
         self._holes = [(start, self.total - start)]
-        self._pause_s += moved * self._copy_s
+        self._pause_s += moved * copy_s

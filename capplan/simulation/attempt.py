@@ -69,6 +69,10 @@ class Attempt(Job):
     outcome_layer: str | None = None
     reason: str | None = None
     replica: str | None = None
+    routed_to: str = ""
+    """The pool that a breaker has passed it on to; "" = that of its class."""
+    degraded: bool = False
+    """Whether a breaker has cut, cheapened or rerouted its answer."""
     seen_tokens: int | None = None
     """Tokens made when its caller left, where the replica went on with it."""
 

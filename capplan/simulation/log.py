@@ -181,8 +181,7 @@ class RequestLog:
         import numpy as np
 
         told = _numbers(rows)
-        told |= {name: list(map(attrgetter(name), rows)) for name in _WORDS}
-        told["degraded"] = [False] * len(rows)
+        told |= {name: list(map(attrgetter(name), rows)) for name in (*_WORDS, "degraded")}
         self._tell_successes(told, rows)
         for i, attempt in enumerate(rows):
             if attempt.outcome != "succeeded":
@@ -292,6 +291,8 @@ def _on_network_s(attempt: Attempt, network_s: float) -> float:
     """
     if attempt.outcome == "in_flight":
         return math.nan
+    if math.isnan(attempt.sent_s):
+        return 0.0
     there_s = attempt.handshake_s + network_s
     if attempt.outcome_layer == "caller":
         return min(there_s, attempt.finish_s - attempt.sent_s)

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
 
+MOST_SAMPLES = 10_000
+"""Attempts that a window remembers: a hundred beyond the 99th percentile, and cheap to sort."""
+
 Reading = Callable[[], float]
 """Reads a number now."""
 Counts = Mapping[Hashable, float]
@@ -129,7 +132,8 @@ class LatencyWindow:
     another reason, nor the time per token of a single token.
 
     The quantile is the smallest observation that at least this share does not exceed. It needs
-    ``min_samples`` of them; None = as many as leave one beyond it, 100 at the 99th percentile.
+    ``min_samples`` of them; None = as many as leave one beyond it, 100 at the 99th percentile. Of
+    more than :data:`MOST_SAMPLES` in the window the last count.
 
     Watching begins when the window is made, and only then costs anything.
     """
@@ -156,29 +160,30 @@ class LatencyWindow:
         self._class = request_class
         self._pool = pool
         self._least = min_samples or math.ceil(round(1 / (1 - quantile), 6))
-        self._log = callers.log
-        self._gateway = callers.gateway
-        self._seen: deque[tuple[float, float]] = deque()
+        self._callers = callers
+        self._seen: deque[tuple[float, float]] = deque(maxlen=MOST_SAMPLES)
         callers.listeners.append(self._ended)
 
     def __call__(self) -> float:
         """Return the quantile over the window that ends now; NaN with too few attempts."""
+        import numpy as np
+
         self._forget()
-        if len(self._seen) < self._least:
+        count = len(self._seen)
+        if count < self._least:
             return math.nan
-        values = sorted(value for _, value in self._seen)
-        rank = math.ceil(round(self._quantile * len(values), 9))
-        return values[max(rank, 1) - 1]
+        values = np.fromiter((value for _, value in self._seen), np.float64, count)
+        rank = max(math.ceil(round(self._quantile * count, 9)), 1)
+        return float(np.partition(values, rank - 1)[rank - 1])
 
     def _ended(self, attempt: Attempt) -> None:
         if self._class is not None and attempt.request.request_class != self._class:
             return
-        if self._pool is not None and self._gateway.pool_of(attempt) is not self._pool:
+        if self._pool is not None and self._callers.gateway.pool_of(attempt) is not self._pool:
             return
         value = self._value(attempt)
         if not math.isnan(value):
             self._seen.append((attempt.finish_s, value))
-            self._forget()
 
     def _forget(self) -> None:
         seen, since_s = self._seen, self._clock.now - self._window_s
@@ -193,7 +198,7 @@ class LatencyWindow:
         e2e_s = attempt.finish_s - attempt.intended_start_s
         if self._name == "e2e_s":
             return e2e_s
-        ttft_s = self._log.first_token_s(attempt) - attempt.intended_start_s
+        ttft_s = self._callers.log.first_token_s(attempt) - attempt.intended_start_s
         if self._name == "ttft_s":
             return ttft_s
         more = attempt.output_tokens - 1

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.engine import Batch
 from capplan.replica.resident import ResidentEngine
-from capplan.scenario import Pool
+from capplan.scenario import Fault, Pool
 from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.blindness import LastSeen
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.engines import EngineKind, engine_factory
+from capplan.simulation.frail import FrailReplica, changes_pace, is_frail
 from capplan.simulation.machine import Machine, Rates, Share
 from capplan.simulation.queue import BoundedQueue
-from capplan.simulation.replica import Replica
-from capplan.simulation.routing import ROUTES
+from capplan.simulation.replica import CRASH, Replica
+from capplan.simulation.routing import Target, route_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +84,7 @@ class ServingPool:
         machines: Mapping[str, Machine] | None = None,
         demands: Mapping[str, Rates] | None = None,
         models: Mapping[str, str] | None = None,
+        faults: Collection[Fault] = (),
     ) -> None:
         self.name = pool.name
         self.queue = BoundedQueue(
@@ -93,7 +97,7 @@ class ServingPool:
         self._pool = pool
         self._clock = clock
         self._gateway = gateway
-        self._route = ROUTES[pool.router.policy](routing)
+        self._route = route_of(pool.router, routing)
         self._limit = pool.router.max_in_flight
         self._hosts = [machines[name] for name in pool.hosts] if machines else []
         self._demands = demands or {}
@@ -103,12 +107,15 @@ class ServingPool:
             clock=clock,
             engine="reference" if self._hosts else engine,
             models=models or {},
+            paced=changes_pace(pool, faults),
         )
+        self._frail = is_frail(pool, faults)
         self._numbers = count()
         self._draining: list[Replica] = []
         self._dispatching = False
         self.replicas = [self._new(self.next_name()) for _ in range(pool.replicas)]
-        self._serving = list(self.replicas)
+        self._seen: Sequence[Target] = self.replicas
+        self._serving: Sequence[Target] = list(self.replicas)
 
     @property
     def idle(self) -> bool:
@@ -118,7 +125,7 @@ class ServingPool:
     @property
     def in_service(self) -> list[Replica]:
         """Return the replicas that are up and take requests."""
-        return [replica for replica in self.replicas if replica.up and not replica.draining]
+        return [r for r in self.replicas if r.up and not (r.draining or r.avoided)]
 
     @property
     def up(self) -> int:
@@ -131,9 +138,13 @@ class ServingPool:
         attempt.service_queue_in_s = self._clock.now
         attempt.place = "service_queue"
         if not self.queue.line and not self._dispatching and (candidates := self._candidates()):
-            self._route(self.replicas, candidates, attempt).submit(attempt)
+            self._route(self._seen, candidates, attempt).submit(attempt)
         elif not self.queue.enter(attempt):
             self._gateway.failed(attempt, self.queue.full)
+
+    def serving(self, attempt: Attempt) -> ServingPool:
+        """Return itself: the pool that an attempt of it is in."""
+        return self
 
     def withdraw(self, attempt: Attempt) -> None:
         """Give an attempt up, wherever behind the gateway it is."""
@@ -162,12 +173,12 @@ class ServingPool:
         line = self.queue.line
         while line and (candidates := self._candidates()):
             attempt = line.pop()
-            self._route(self.replicas, candidates, attempt).submit(attempt)
+            self._route(self._seen, candidates, attempt).submit(attempt)
         self._dispatching = False
 
     def restored(self) -> None:
         """Know that a replica is back in service."""
-        self._serving = self.in_service
+        self._look()
         self.freed()
 
     @property
@@ -183,12 +194,48 @@ class ServingPool:
     def crash(self, count: int) -> list[Replica]:
         """Stop the first ``count`` replicas in service; return them."""
         hit = self.in_service[:count]
-        for replica in hit:
-            replica.up = False
-        self._serving = self.in_service
-        for replica in hit:
-            replica.crash()
+        self.stop(hit)
         return hit
+
+    def stop(self, replicas: Sequence[Replica], reason: str = CRASH) -> None:
+        """Stop replicas: what they hold fails. Who was about to leave is gone."""
+        for replica in replicas:
+            replica.up = False
+        self._look()
+        for replica in replicas:
+            if replica.draining:
+                self.remove(replica)
+            else:
+                replica.crash(reason)
+
+    def avoid(self, replica: Replica) -> None:
+        """Send a replica nothing more, whatever it holds, until :meth:`trust` or its return."""
+        replica.avoided = True
+        self._look()
+
+    def trust(self, replica: Replica) -> None:
+        """Send a replica requests again."""
+        replica.avoided = False
+        self.restored()
+
+    def go_blind(self) -> None:
+        """Let the router go on by what it sees now."""
+        seen = [LastSeen(replica, self) for replica in self.replicas]
+        self._seen = seen
+        self._serving = [seen[self.replicas.index(replica)] for replica in self.in_service]
+
+    def see(self) -> None:
+        """Let the router see again."""
+        self._seen = self.replicas
+        self.restored()
+
+    def lost(self, attempt: Attempt, failure: Failure) -> None:
+        """Pass on the failure of an attempt on its way to a replica."""
+        self._gateway.failed(attempt, failure)
+
+    def number_of(self, replica: Replica) -> int:
+        """Return the number in a replica's name."""
+        return int(replica.name.removeprefix(f"{self.name}-"))
 
     def next_name(self) -> str:
         """Return the name of the next replica, which no other ever has."""
@@ -207,7 +254,7 @@ class ServingPool:
         """Let a replica take no more; it is gone when it is empty, or after :meth:`remove`."""
         replica.draining = True
         self._draining.append(replica)
-        self._serving = self.in_service
+        self._look()
         self._let_go()
 
     def remove(self, replica: Replica) -> None:
@@ -217,7 +264,7 @@ class ServingPool:
         self.replicas.remove(replica)
         if replica in self._draining:
             self._draining.remove(replica)
-        self._serving = self.in_service
+        self._look()
         replica.crash(SCALED_DOWN)
         for watcher in self.watchers:
             watcher.left(replica)
@@ -234,7 +281,11 @@ class ServingPool:
         steps, hosts = self._build(), self._hosts
         number = int(name.removeprefix(f"{self.name}-"))
         host = hosts[number % len(hosts)] if hosts else None
-        return Replica(
+        factors = self._pool.step_factors or (1.0,)
+        kind: Callable[..., Replica] = Replica
+        if self._frail:
+            kind = partial(FrailReplica, base_factor=factors[number % len(factors)])
+        return kind(
             name,
             steps=steps,
             scheduler=self._pool.batching.scheduler,
@@ -244,13 +295,18 @@ class ServingPool:
             cancels=self._pool.batching.cancel_frees,
         )
 
+    def _look(self) -> None:
+        """See who is in service, unless the router is blind."""
+        if self._seen is self.replicas:
+            self._serving = self.in_service
+
     def _let_go(self) -> None:
         """Let those go, at the end of the instant, that were to leave and are empty."""
         for replica in [one for one in self._draining if not one.in_flight]:
             self._draining.remove(replica)
             self._clock.at(self._clock.now, Rank.FAULT, self.remove, replica)
 
-    def _candidates(self) -> list[Replica]:
+    def _candidates(self) -> Sequence[Target]:
         limit = self._limit
         if limit is None:
             return self._serving

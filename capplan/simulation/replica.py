@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
 from capplan.replica.engine import Batch
 from capplan.replica.job import Job
+from capplan.replica.limits import Limits
+from capplan.replica.prefix import PrefixCache
 from capplan.replica.resident import ResidentEngine
 from capplan.scenario import Queue
 from capplan.simulation.attempt import Attempt, Failure
@@ -49,6 +51,8 @@ class Replica:
         Attempts it holds, including those given up that have not left yet.
     draining
         It takes no more, and is gone when it is empty.
+    avoided
+        It is there, but the router sends it nothing.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class Replica:
         self.name = name
         self.engine: Batch = steps.engine
         self.up = True
-        self.draining = False
+        self.draining = self.avoided = False
         self.in_flight = 0
         self._clock = clock
         self._pool = pool
@@ -113,6 +117,11 @@ class Replica:
     def holds_model(self, attempt: Attempt) -> bool:
         """Return whether the model that an attempt needs is here, or is being loaded."""
         return not isinstance(self.engine, ResidentEngine) or self.engine.holds(attempt)
+
+    def cached_tokens(self, attempt: Attempt) -> int:
+        """Return how many tokens of a prompt the prefix cache holds by their ids; 0 without one."""
+        cache = getattr(self.engine, "kv", None)
+        return cache.known_tokens(attempt) if isinstance(cache, PrefixCache) else 0
 
     def submit(self, attempt: Attempt) -> None:
         """Take an attempt into the scheduler queue, or refuse it."""
@@ -183,6 +192,13 @@ class Replica:
             attempt.is_held = False
             self._end_window(attempt)
             self._pool.failed(attempt, Failure("failed", attempt.layer, reason, BAD_GATEWAY))
+
+    def limit(self, limits: Limits) -> None:
+        """Hold the batches from the next on within limits; who waits may then go."""
+        self.engine.limit(limits)
+        self._set_end()
+        if self.up and self._steps.end_s == math.inf and self.engine.waiting:
+            self._start_at(self._clock.now)
 
     def write(self) -> None:
         """Write on all attempts that are still here what has happened to them."""

@@ -41,6 +41,7 @@ class Stream(IntEnum):
     ROUTING = 11
     SERVICE = 12
     SCALING = 14
+    FAULTS = 15
 
 
 PAYS_FROM = 50_000
@@ -161,13 +162,32 @@ class _Run:
                 machines=machines,
                 demands=demands,
                 models=models,
+                faults=faults.targets(scenario, pool),
             )
             for index, pool in enumerate(scenario.pools)
         }
         self.gateway.pools = {
             c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
         }
-        faults.schedule(scenario, pools=self.pools, clock=clock)
+        self.breakers = None
+        if scenario.breakers:
+            from capplan.simulation.breakers import Breakers
+
+            self.breakers = Breakers(
+                scenario,
+                callers=self.callers,
+                gateway=self.gateway,
+                pools=self.pools,
+                clock=clock,
+            )
+        faults.wire(
+            scenario,
+            pools=self.pools,
+            callers=self.callers,
+            machines=machines,
+            clock=clock,
+            draws=lambda: stream(seed, replication, Stream.FAULTS),
+        )
         self.sampler = timeline.Sampler(
             timeline.probes(self.callers, self.gateway, self.pools.values()),
             clock=clock,
@@ -195,7 +215,10 @@ class _Run:
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the request log and the timeline, and forget the attempts."""
-        return self.callers.log.frame(), self.sampler.frame()
+        timeline = self.sampler.frame()
+        if self.breakers is not None:
+            timeline = self.breakers.with_rows(timeline)
+        return self.callers.log.frame(), timeline
 
     def _busy(self) -> bool:
         callers = self.callers

@@ -1,0 +1,76 @@
+"""What breakers did in a run: every opening and closing, for how long, and what it touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from capplan.results.run import RunResult
+
+LAYER = "breakers"
+"""Layer of the timeline's rows about breakers; ``replica`` is ``rule@pool``."""
+OPEN, VALUE = "breaker_open", "breaker_value"
+"""Metrics: 1 while a rule is open, else 0; and what it read when it opened or closed."""
+EVENTS = ("time_s", "rule", "pool", "owner", "event", "value", "actions")
+
+
+def rule_at(rule: str, pool: str) -> str:
+    """Return how the timeline names a rule in a pool."""
+    return f"{rule}@{pool}"
+
+
+def transitions(result: RunResult) -> pd.DataFrame:
+    """Return every opening and closing, in order: columns ``EVENTS``.
+
+    ``event`` is ``open`` or ``close``, ``value`` what the rule had read, ``actions`` the kinds of
+    what it does, in one text.
+    """
+    rows = result.timeline[result.timeline["layer"] == LAYER]
+    values = rows[rows["metric"] == VALUE]
+    states = rows[(rows["metric"] == OPEN) & (rows["time_s"] > 0)]
+    known = {breaker.name: breaker for breaker in result.scenario.breakers}
+    told = [name.rpartition("@") for name in states["replica"]]
+    found = pd.DataFrame(
+        {
+            "time_s": states["time_s"].to_numpy(np.float64),
+            "rule": [rule for rule, _, _ in told],
+            "pool": [pool for _, _, pool in told],
+            "owner": [known[rule].owner for rule, _, _ in told],
+            "event": ["open" if value else "close" for value in states["value"]],
+            "value": values["value"].to_numpy(np.float64),
+            "actions": [", ".join(a.kind for a in known[rule].then) for rule, _, _ in told],
+        }
+    )
+    return found.sort_values("time_s", kind="stable", ignore_index=True)[list(EVENTS)]
+
+
+def open_spans(result: RunResult) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Return from when to when each rule was open, by rule and pool; the last until the end."""
+    rows = result.timeline
+    rows = rows[(rows["layer"] == LAYER) & (rows["metric"] == OPEN)]
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for name, own in rows.groupby("replica", sort=False, observed=True):
+        rule, _, pool = str(name).rpartition("@")
+        times = [*own["time_s"], result.duration_s]
+        spans[rule, pool] = [
+            (start, end)
+            for start, end, value in zip(times, times[1:], own["value"], strict=False)
+            if value
+        ]
+    return spans
+
+
+def breaker_figures(result: RunResult) -> list[dict[str, Any]]:
+    """Return for each rule in each pool how often and for how long it was open."""
+    return [
+        {
+            "rule": rule,
+            "pool": pool,
+            "opened": len(spans),
+            "open_s": sum(end - start for start, end in spans),
+            "first_open_s": spans[0][0] if spans else np.nan,
+        }
+        for (rule, pool), spans in open_spans(result).items()
+    ]
