@@ -27,7 +27,14 @@ Key = Hashable
 
 
 class PrefixCache(PagedKv):
-    """Paged KV whose blocks have names; same calls as :class:`capplan.replica.kv.KvBlocks`."""
+    """Paged KV whose blocks have names; same calls as :class:`capplan.replica.kv.KvBlocks`.
+
+    Attributes
+    ----------
+    cached
+        Blocks that nobody holds and that are kept, as long as there are others, for who asks for
+        what is in them.
+    """
 
     def __init__(self, blocks: int, *, block_size: int) -> None:
         super().__init__(blocks, block_size=block_size)
@@ -40,6 +47,7 @@ class PrefixCache(PagedKv):
         self._key_of: dict[int, Key] = {}
         self._known: dict[Key, dict[int, None]] = {}
         self._held: dict[Job, list[int]] = {}
+        self.cached = 0
 
     @property
     def free(self) -> int:
@@ -60,6 +68,17 @@ class PrefixCache(PagedKv):
         keys, known = self._keys_of(job), self._known
         return size * next((k for k in range(most) if _key(job, keys, k) not in known), most)
 
+    @property
+    def cached_fraction(self) -> float:
+        """Return the share of the blocks that only the cache holds."""
+        return self.cached / self.total
+
+    def known_tokens(self, job: Job) -> int:
+        """Return how many tokens of a prompt are in the cache by their ids; 0 without ids."""
+        if not len(job.prefix_blocks):
+            return 0
+        return self.found(job, job.prompt_tokens)
+
     def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
         """Return whether a new job that stores so many tokens leaves that many blocks free."""
         shared = sum(self._holders[block] > 0 for block in self._blocks_of(job, found_tokens))
@@ -71,6 +90,7 @@ class PrefixCache(PagedKv):
         for block in blocks:
             if not self._holders[block]:
                 del self._free[block]
+                self.cached -= 1
             self._holders[block] += 1
         self._held[job] = blocks
         self._take(job, found_tokens // self.block_size - len(blocks))
@@ -108,11 +128,13 @@ class PrefixCache(PagedKv):
             self._holders[block] -= 1
             if not self._holders[block]:
                 self._free[block] = None
+                self.cached += block in self._key_of
 
     def _take(self, job: Job, blocks: int) -> None:
         held = self._held[job]
         for _ in range(blocks):
             block, _ = self._free.popitem(last=False)
+            self.cached -= block in self._key_of
             self._forget(block)
             self._holders[block] = 1
             held.append(block)

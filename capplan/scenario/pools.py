@@ -323,3 +323,11 @@ class Pool(Part):
         if self.models:
             return tuple(entry.model or entry.name for entry in self.models)
         return (self.model or "unnamed",)
+    @model_validator(mode="after")
+    def _a_router_by_prefixes_finds_some(self) -> Pool:
+        caches = isinstance(self.batching, ContinuousBatching) and self.batching.prefix_caching
+        if self.router.policy == "prefix_aware" and (not caches or self.models):
+            msg = "router.policy prefix_aware needs batching.prefix_caching, and one model"
+            raise ValueError(msg)
+        return self
+

@@ -24,6 +24,7 @@ from capplan.scenario import (
 )
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock
+from capplan.simulation.paced import PacedSteps
 from capplan.simulation.steps import StepByStep, Steps
 
 if TYPE_CHECKING:
@@ -42,8 +43,37 @@ def engine_factory(
     clock: Clock,
     engine: EngineKind,
     models: Mapping[str, str],
+    paced: bool = False,
 ) -> Callable[[], Steps]:
-    """Return what builds the steps of one replica; ``models`` are those that classes need."""
+    """Return what builds the steps of one replica.
+
+    ``models`` are those that classes need; ``paced`` steps can change their speed midway, which
+    compiled ones cannot.
+    """
+    if not paced:
+        return _factory(pool, service=service, clock=clock, engine=engine, models=models)
+    if engine == "fast":
+        logger.info("pool %s: steps may change their speed, so they are not compiled", pool.name)
+    build = _factory(pool, service=service, clock=clock, engine="reference", models=models)
+
+    def paced_steps() -> Steps:
+        steps = build()
+        if not isinstance(steps, StepByStep):
+            msg = f"steps one at a time, got {type(steps).__name__}"
+            raise TypeError(msg)
+        return PacedSteps(steps.engine, clock=clock, rank=steps.rank)
+
+    return paced_steps
+
+
+def _factory(
+    pool: Pool,
+    *,
+    service: np.random.Generator,
+    clock: Clock,
+    engine: EngineKind,
+    models: Mapping[str, str],
+) -> Callable[[], Steps]:
     if pool.models:
         return _resident_factory(pool, clock=clock, models=models)
     return _steps_factory(pool, service=service, clock=clock, engine=engine)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Any
 
+from capplan.scenario import Fault, Hang, ModelReload, Pool, Slow
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.paced import PacedSteps
 from capplan.simulation.replica import CRASH, Replica
+
+
+def changes_pace(pool: Pool, faults: Iterable[Fault]) -> bool:
+    """Return whether the steps of a pool, under its faults, change their speed."""
+    return bool(pool.step_factors) or any(isinstance(fault, Hang | Slow) for fault in faults)
+
+
+def is_frail(pool: Pool, faults: Collection[Fault]) -> bool:
+    """Return whether a pool needs replicas of this kind."""
+    return changes_pace(pool, faults) or any(isinstance(f, ModelReload) for f in faults)
 
 
 class FrailReplica(Replica):

@@ -18,8 +18,9 @@ class PacedSteps(StepByStep):
         Of the steps begun from now on; for the running one see :meth:`halt` and :meth:`resume`.
     """
 
-    def __init__(self, engine: Engine, *, clock: Clock) -> None:
+    def __init__(self, engine: Engine, *, clock: Clock, rank: int) -> None:
         super().__init__(engine, clock=clock)
+        self.rank = rank
         self.factor = 1.0
 
     def start(self, now_s: float) -> None:

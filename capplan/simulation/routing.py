@@ -4,24 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from capplan.scenario import Router
 from capplan.simulation.attempt import Attempt
-from capplan.simulation.replica import Replica
 
 if TYPE_CHECKING:
     import numpy as np
 
-Route = Callable[[Sequence[Replica], Sequence[Replica], Attempt], Replica]
+
+class Target(Protocol):
+    """A replica as the router sees it."""
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many requests it holds."""
+
+    def holds_model(self, attempt: Attempt) -> bool:
+        """Return whether the model that an attempt needs is there."""
+
+    def cached_tokens(self, attempt: Attempt) -> int:
+        """Return how many tokens of a prompt its prefix cache holds."""
+
+    def submit(self, attempt: Attempt) -> None:
+        """Send an attempt there."""
+
+
+Route = Callable[[Sequence[Target], Sequence[Target], Attempt], Target]
 """``(all replicas, those that may take the attempt, the attempt) -> one of the latter``."""
 
 
 def least_in_flight(rng: np.random.Generator) -> Route:
     """Return the route to the replica that holds fewest requests; the first of equals."""
 
-    def route(
-        replicas: Sequence[Replica], candidates: Sequence[Replica], attempt: Attempt
-    ) -> Replica:
+    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         return min(candidates, key=attrgetter("in_flight"))
 
     return route
@@ -31,9 +47,7 @@ def round_robin(rng: np.random.Generator) -> Route:
     """Return the route to one after the other, passing over those that may take none."""
     last = -1
 
-    def route(
-        replicas: Sequence[Replica], candidates: Sequence[Replica], attempt: Attempt
-    ) -> Replica:
+    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         nonlocal last
         last = (last + 1) % len(replicas)
         while replicas[last] not in candidates:
@@ -46,9 +60,7 @@ def round_robin(rng: np.random.Generator) -> Route:
 def at_random(rng: np.random.Generator) -> Route:
     """Return the route to any of them with equal probability."""
 
-    def route(
-        replicas: Sequence[Replica], candidates: Sequence[Replica], attempt: Attempt
-    ) -> Replica:
+    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         return candidates[int(rng.random() * len(candidates))]
 
     return route
@@ -57,10 +69,33 @@ def at_random(rng: np.random.Generator) -> Route:
 def model_resident(rng: np.random.Generator) -> Route:
     """Return the route to who holds the request's model, of these to who holds fewest requests."""
 
-    def route(
-        replicas: Sequence[Replica], candidates: Sequence[Replica], attempt: Attempt
-    ) -> Replica:
+    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         return min(candidates, key=lambda one: (not one.holds_model(attempt), one.in_flight))
+
+    return route
+
+
+def prefix_aware(rules: Router) -> Route:
+    """Return the route to who holds the longest prefix, unless loads are too far apart.
+
+    Source: SGLang project, model gateway, policy ``cache_aware`` (``cache_threshold``,
+    ``balance_abs_threshold``, ``balance_rel_threshold``), 2025; the vLLM router has the same rule.
+    Two differences: theirs guesses the caches from what it sent, here they are known (as with KV
+    events); and below the threshold theirs takes who was sent least text, here the least loaded.
+    """
+    least, most_apart = rules.prefix_threshold_fraction, rules.balance_abs_threshold
+
+    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
+        idlest = min(candidates, key=attrgetter("in_flight"))
+        most, fewest = max(one.in_flight for one in candidates), idlest.in_flight
+        if most - fewest > most_apart and most > rules.balance_rel_threshold * fewest:
+            return idlest
+        found = [one.cached_tokens(attempt) for one in candidates]
+        longest = max(found)
+        if longest <= least * attempt.prompt_tokens:
+            return idlest
+        holders = [one for one, n in zip(candidates, found, strict=True) if n == longest]
+        return min(holders, key=attrgetter("in_flight"))
 
     return route
 
@@ -74,4 +109,10 @@ ROUTES: dict[
     "random": at_random,
     "model_resident": model_resident,
 }
-"""Where the names of a scenario become functions."""
+
+
+def route_of(rules: Router, rng: np.random.Generator) -> Route:
+    """Return the route that a scenario names: the one place where names become functions."""
+    if rules.policy == "prefix_aware":
+        return prefix_aware(rules)
+    return ROUTES[rules.policy](rng)
