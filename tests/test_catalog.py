@@ -35,6 +35,10 @@ UNITS = {
     "int8_flop_per_s": ("FLOP/s", 100e12, 6e15),
     "interconnect_bytes_per_s": ("bytes/s", 16e9, 1e12),
     "power_w": ("W", 50, 1500),
+    "gemm_compute_fraction": ("fraction", 0.4, 1),
+    "gemm_bandwidth_fraction": ("fraction", 0.5, 1),
+    "kv_bandwidth_fraction": ("fraction", 0.5, 1),
+    "attention_compute_fraction": ("fraction", 0.3, 1),
 }
 
 

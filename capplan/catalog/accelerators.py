@@ -29,6 +29,14 @@ class Accelerator:
     interconnect_bytes_per_s: float = math.nan
     """To another accelerator of the same server, one direction, bytes/s."""
     power_w: float = math.nan
+    gemm_compute_fraction: float = math.nan
+    """Share of the peak rate that large 16-bit matrix products reach, measured."""
+    gemm_bandwidth_fraction: float = math.nan
+    """Share of the peak bandwidth that reading weights reaches, measured."""
+    kv_bandwidth_fraction: float = math.nan
+    """Share of the peak bandwidth that decode attention reaches over long contexts, measured."""
+    attention_compute_fraction: float = math.nan
+    """Share of the peak rate that causal attention of long prompts reaches, measured."""
 
     def flop_per_s(self, dtype: str) -> float:
         """Return the peak rate of matrix products at a type; NaN where it is unknown.

@@ -81,14 +81,16 @@ def _scaled_roofline(base: RooflineStepTime, law: CalibratedStep) -> RooflineSte
     dense, context, prefill = law.dense_scale, law.context_scale, law.prefill_scale
     return replace(
         base,
-        overhead_s=base.overhead_s + law.fixed_s,
+        kernels_s=base.kernels_s * dense + law.fixed_s,
         weights_s=base.weights_s * dense,
         experts_s=base.experts_s * dense,
         head_weights_s=base.head_weights_s * dense,
         moved_per_token_s=base.moved_per_token_s * dense,
         per_token_s=base.per_token_s * prefill,
         head_per_token_s=base.head_per_token_s * prefill,
+        per_prefill_token_s=base.per_prefill_token_s * prefill,
         per_pair_s=base.per_pair_s * prefill,
+        per_sequence_s=base.per_sequence_s * context,
         per_context_token_s=base.per_context_token_s * context,
         per_window_token_s=base.per_window_token_s * context,
     )

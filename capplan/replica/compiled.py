@@ -121,26 +121,37 @@ def step_seconds(
 
 @compiled
 def _roofline_seconds(
-    law: Numbers, prefill_tokens: float, pairs: float, sequences: float, context: float
+    law: Numbers, prompt: float, pairs: float, decoding: float, context: float
 ) -> float:
     """Return the sum of ``RooflineStepTime.seconds``, in its order."""
-    tokens = prefill_tokens + sequences
-    moved = law[3]
-    if law[12] != 0.0:
-        moved += law[12] * (1.0 - law[13] ** tokens)
-    head = law[6] * sequences
-    seconds = (
-        law[1]
-        + law[2] * sequences
-        + max(law[4] * tokens, moved)
-        + max(head, law[5])
-        + law[7] * tokens
-        + law[8] * pairs
-        + law[9] * context
+    sequences = decoding
+    if law[18] > 1.0:
+        prompts = prompt * prompt / (2.0 * pairs) if pairs > 0.0 else 1.0
+        prompts = min(max(prompts, 1.0), law[18])
+        prompt, pairs = prompt / prompts, pairs / prompts
+        sequences, context = sequences / law[18], context / law[18]
+    tokens = prompt + sequences
+    moved = law[5]
+    if law[16] != 0.0:
+        moved += law[16] * (1.0 - law[17] ** tokens)
+    computed = law[6] * tokens
+    head = law[8] * sequences
+    busy = (
+        law[4]
+        + math.sqrt(moved * moved + computed * computed)
+        + math.sqrt(law[7] * law[7] + head * head)
+        + law[9] * tokens
+        + law[10] * prompt
+        + law[11] * pairs
+        + law[12] * sequences
+        + law[13] * context
     )
-    if law[11] != 0.0:
-        seconds += law[11] * min(context, law[10] * sequences)
-    return seconds
+    if law[15] != 0.0:
+        busy += law[15] * min(context, law[14] * sequences)
+    host = law[1] + law[2] * decoding
+    if law[3] != 0.0:
+        return max(host, busy)
+    return busy + host
 
 
 # --- heaps of rows of integers, ordered by their first two ---------------------------------------

@@ -1,39 +1,45 @@
 """Step time from the accelerator's and the model's own numbers.
 
-A step runs kernel after kernel, so its time is a sum over kinds of kernels, each bound by what it
-computes or by what it moves, whichever takes longer:
+A step runs kernel after kernel, so its time is a sum over kinds of kernels:
 
-- matrix products: ``2 · parameters touched · tokens`` FLOP, or the bytes of the weights. The
-  output head runs for decoded tokens only. In a model of experts a token computes with its
-  experts, and the step reads every expert that any of its tokens chose;
+- matrix products: ``2 · parameters touched · tokens`` FLOP and the bytes of the weights, as the
+  root of the sum of their squares (near the ridge neither hides the other). The output head runs
+  for decoded tokens only. In a model of experts a token computes with its experts, and the step
+  reads every expert that any of its tokens chose;
 - attention of the prefill: FLOP per pair of a token and a token before it;
 - attention of the decode: KV bytes, or FLOP, per token of context;
 - element-wise kernels (norms, rotation, activation, writing KV): bytes per token;
+- what each kernel takes beside its work (launch, first and last wave), kernel by kernel;
 - two all-reduces a layer under tensor parallelism: latency, and bytes per token over the link;
-- what the accelerator idles: per step and per sequence.
+- under pipeline parallelism, see below;
+
+and beside the kernels the host's work, per step and per sequence: added to the step, or hidden
+behind it where the engine forms steps ahead.
 
 Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009; Yuan et al., "LLM Inference
 Unveiled: Survey and Roofline Model Insights", 2024.
 
-Efficiencies: 0.8 of the memory bandwidth is aiconfigurator-core 0.12's own correction
-(``systems/*.yaml``, ``mem_bw_empirical_scaling_factor``). The other shares and the overheads are
-fitted by eye to that package's measured kernels of Llama-3.1-8B on H100 (decode of 32 × 1,024
-tokens 8.32 ms, prefill of 2,048 tokens 43.5 ms), nothing else.
+The shares of the peaks are the accelerator's own, from tables of measured kernels (catalogue:
+aiconfigurator-core 0.12, Vidur, LLMServingSim), never from measured servers. Products fitted to
+16,000 measured ones on each of H100, H200 and B200 and 4,100 on A100, as the root of the sum of
+squares plus a latency: half are within 5 to 7 %, nine of ten within 14 to 18 %.
 
-Checked on what it was not fitted to, replaying measured vLLM servers with their prefix cache
-(``data/validation``): E2E within 7 % and TPOT within 7 % of four loads of Llama-2-7B on H100, 11 %
-and 9 % of an overloaded Llama-3.1-8B on RTX 4090.
+Pipeline parallelism: a step's decoding sequences are dealt to as many micro-batches as stages,
+which follow each other through them; a round takes as many times as there are stages what the
+fullest micro-batch takes on one, and the others wait for it (the bubble). Prompts are dealt too,
+but one is not split. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3.
 
-Trust it within about 20 % for dense models at 16 bits, batches from 1 to 128 and prompts from 512
-tokens, within 40 % elsewhere: prompts below 512 tokens come out up to 35 % too fast, so do a single
-sequence and a prefill in a model of experts, and decode on A100 up to 25 %. It knows no kernel that
-misses its efficiency (small products near the ridge, other attention backends, skewed experts), no
-pipeline stages and no contention of host and accelerator: TTFT comes out too low by what HTTP, host
-and tokenizer take (about 7 ms on the measured H100). Calibrate it for decisions.
+Checked on what it was not fitted to, replaying measured vLLM servers: see ``data/validation``.
+Trust it within about 15 % for dense models at 16 bits on an accelerator whose shares are known,
+within 40 % elsewhere: a single sequence and a prefill in a model of experts, 4 and 8 bits, prompts
+below 256 tokens. It knows no kernel that misses its efficiency (odd shapes, other attention
+backends, skewed experts). It is the engine alone: HTTP and tokenizer come before it
+(``capplan.validation.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from capplan.catalog import (
@@ -47,21 +53,57 @@ from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
 from capplan.scenario import ContinuousBatching, Pool, RooflineStep
 from capplan.schema import DataError
 
+COMPUTE_EFFICIENCY = 0.75
+"""Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: between
+A100, H100 and B200 (0.73 to 0.77); see the catalogue."""
+
+MEMORY_EFFICIENCY = 0.8
+"""Share of the peak bandwidth in reading weights, likewise. Source: aiconfigurator-core 0.12,
+``systems/*.yaml`` (``mem_bw_empirical_scaling_factor``)."""
+
+EIGHT_BIT_EFFICIENCY = 0.7
+"""Of the share that 16-bit products reach. Source: aiconfigurator-core 0.12, H100, vLLM 0.24,
+products of 8,192 rows: FP8 0.55 of its peak, bfloat16 0.78."""
+
 PREFILL_ATTENTION_EFFICIENCY = 0.6
-"""Share of the peak rate in causal attention. Source: Dao, "FlashAttention-2", ICLR 2024 (50 to
-73 % on A100); Shah et al., "FlashAttention-3", NeurIPS 2024 (up to 75 % on H100)."""
+"""Share of the peak rate in causal attention, likewise. Source: Dao, "FlashAttention-2", ICLR 2024
+(50 to 73 % on A100); Shah et al., "FlashAttention-3", NeurIPS 2024 (up to 75 % on H100)."""
+
+IDLE_PAIR_TOKENS = 400.0
+"""Tokens of context that each prefilled token seems to have besides: blocks of queries and keys
+that are only partly used, and too few of them for the whole accelerator. Source: prefill attention
+of 32 heads in aiconfigurator-core 0.12 (H100, A100, L40S) and LLMServingSim (RTX 4090): its share
+of the peak at 1,024 and 2,048 tokens against that at 16,384 (300 to 700)."""
 
 KV_EFFICIENCY = 0.9
-"""Share of the peak bandwidth in reading KV. Source: aiconfigurator-core 0.12, vLLM: going from
-32 × 1,024 to 32 × 8,192 tokens of context, a decode step of Llama-3.1-8B reads 30 GB at 0.95 of
-the peak on H100, 0.88 on H200, 0.92 on B200, 0.66 on A100 and 0.75 on L40S."""
+"""Share of the peak bandwidth in reading KV, likewise; 0.8 (A100) to 0.95 (RTX 4090) measured."""
+
+IDLE_CONTEXT_TOKENS = 64.0
+"""Tokens of context that each decoding sequence seems to have besides: half of its last block of
+128 keys (Shah et al., above). Source: decode attention of 64 to 256 sequences of 128 to 1,024
+tokens in aiconfigurator-core 0.12 (H100) and LLMServingSim (RTX 4090): 30 to 180 above the line
+through long contexts."""
 
 LINK_EFFICIENCY = 0.8
 """Share of the link's rate in a large all-reduce. Source: Vidur's profile of an H100 DGX
 (``network/h100_dgx/all_reduce.csv``, MIT): 64 MiB over 8 accelerators in 0.35 ms is 0.84."""
 
 ALL_REDUCE_S = 1e-5
-"""Latency of one all-reduce, s. Source: aiconfigurator-core 0.12, ``p2p_latency``."""
+"""Latency of one all-reduce, s; also of handing over to the next stage of a pipeline. Source:
+aiconfigurator-core 0.12, ``p2p_latency``."""
+
+LAYER_KERNELS = 10
+"""Kernels of a dense layer: two norms, QKV, rotation, writing KV, attention, output projection,
+gate and up, activation, down. Source: vLLM, ``model_executor/models/llama.py``, 2026."""
+
+EXPERT_KERNELS = 4
+"""More in a layer of experts: router, choice, sorting, sum. Source: vLLM, ``fused_moe.py``."""
+
+LATENT_KERNELS = 6
+"""More in a layer with MLA: projections down and up, their norms, two absorbed products."""
+
+EIGHT_BIT_KERNELS = 4
+"""More in a layer of 8-bit products: quantising the input of each."""
 
 ACTIVATION_BYTES = 2.0
 
@@ -70,9 +112,13 @@ ACTIVATION_BYTES = 2.0
 class RooflineStepTime:
     """Step time as a sum of kernels, each bound by compute or memory; coefficients in s."""
 
-    overhead_s: float
-    """Per step: idle time, and the latency of its all-reduces."""
-    per_sequence_s: float
+    host_s: float
+    """The host's work for a step."""
+    host_per_sequence_s: float
+    host_hidden: bool
+    """Whether the host works while the accelerator does, so that the longer of the two counts."""
+    kernels_s: float
+    """What a step's kernels take beside their work, all-reduces and stages included."""
     weights_s: float
     """Reading the weights that every step reads."""
     per_token_s: float
@@ -81,8 +127,12 @@ class RooflineStepTime:
     head_per_token_s: float
     moved_per_token_s: float
     """Element-wise kernels and all-reduces of one token."""
+    per_prefill_token_s: float
+    """What a prefilled token's attention takes besides its pairs."""
     per_pair_s: float
     """Attention of a prefilled token to one token before it."""
+    per_sequence_s: float
+    """What a decoding sequence's attention takes besides its context."""
     per_context_token_s: float
     """Attention of a decoded token to one token of context, in layers without a window."""
     window_tokens: float
@@ -92,6 +142,8 @@ class RooflineStepTime:
     """Reading every expert once; 0 in a dense model."""
     untouched_fraction: float
     """Chance that one token leaves a given expert untouched."""
+    stages: float = 1.0
+    """Of the pipeline."""
 
     def seconds(
         self,
@@ -101,26 +153,44 @@ class RooflineStepTime:
         decode_context_tokens: float,
     ) -> float:
         """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
-        tokens = prefill_tokens + decode_sequences
+        prompt, pairs = prefill_tokens, prefill_context_tokens
+        sequences, context = decode_sequences, decode_context_tokens
+        if self.stages > 1.0:
+            prompts = self._micro_batches(prompt, pairs)
+            prompt, pairs = prompt / prompts, pairs / prompts
+            sequences, context = sequences / self.stages, context / self.stages
+        tokens = prompt + sequences
         moved = self.weights_s
         if self.experts_s:
             moved += self.experts_s * (1.0 - self.untouched_fraction**tokens)
         computed = self.per_token_s * tokens
-        head = self.head_per_token_s * decode_sequences
-        seconds = (
-            self.overhead_s
-            + self.per_sequence_s * decode_sequences
-            + (computed if computed > moved else moved)
-            + (head if head > self.head_weights_s else self.head_weights_s)
+        head = self.head_per_token_s * sequences
+        busy = (
+            self.kernels_s
+            + math.sqrt(moved * moved + computed * computed)
+            + math.sqrt(self.head_weights_s * self.head_weights_s + head * head)
             + self.moved_per_token_s * tokens
-            + self.per_pair_s * prefill_context_tokens
-            + self.per_context_token_s * decode_context_tokens
+            + self.per_prefill_token_s * prompt
+            + self.per_pair_s * pairs
+            + self.per_sequence_s * sequences
+            + self.per_context_token_s * context
         )
         if self.per_window_token_s:
-            window = self.window_tokens * decode_sequences
-            seen = decode_context_tokens if decode_context_tokens < window else window
-            seconds += self.per_window_token_s * seen
-        return seconds
+            window = self.window_tokens * sequences
+            seen = context if context < window else window
+            busy += self.per_window_token_s * seen
+        host = self.host_s + self.host_per_sequence_s * decode_sequences
+        if self.host_hidden:
+            return host if host > busy else busy
+        return busy + host
+
+    def _micro_batches(self, tokens: float, pairs: float) -> float:
+        """Return to how many micro-batches the prompts are dealt, by as many as there seem to be.
+
+        ``k`` equal prompts without context before them have ``tokens² / 2 k`` pairs.
+        """
+        prompts = tokens * tokens / (2.0 * pairs) if pairs > 0.0 else 1.0
+        return min(max(prompts, 1.0), self.stages)
 
 
 def roofline(pool: Pool) -> RooflineStepTime:
@@ -142,23 +212,35 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
     """Return the roofline of a pool's model and accelerator, whatever its own step time is."""
     law, found, device = law or RooflineStep(), model_of(pool), accelerator_of(pool)
     share, dtype = pool.tensor_parallel, pool.weight_dtype or found.served_dtype
-    flop = _rate(pool, device, dtype) * law.compute_efficiency * share
-    flop16 = _rate(pool, device, "bfloat16") * share
-    bandwidth = device.memory_bandwidth_bytes_per_s * law.memory_efficiency * share
+    sixteen = _rate(pool, device, "bfloat16") * share
+    compute = law.compute_efficiency or _known(device.gemm_compute_fraction, COMPUTE_EFFICIENCY)
+    memory = law.memory_efficiency or _known(device.gemm_bandwidth_fraction, MEMORY_EFFICIENCY)
+    if law.compute_efficiency is None and dtype in EIGHT_BIT:
+        flop = _rate(pool, device, dtype) * compute * EIGHT_BIT_EFFICIENCY * share
+    else:
+        flop = _rate(pool, device, dtype) * compute * share
+    attention = sixteen * _known(device.attention_compute_fraction, PREFILL_ATTENTION_EFFICIENCY)
+    bandwidth = device.memory_bandwidth_bytes_per_s * memory * share
     size, head = BYTES[dtype], found.vocab_size * found.hidden_size
-    context_s = _context_s(pool, found, device, flop16)
+    context_s = _context_s(pool, found, device, attention)
     windowed = found.sliding_layers / found.num_hidden_layers
-    reduce_s, latency_s = _all_reduce_s(pool, found, device)
+    links = _links(pool, found, device)
     touched = found.num_experts_per_tok / found.num_experts if found.num_experts else 0.0
+    pair_s = _pair_flop(found) / attention
+    stages = pool.pipeline_parallel
     return RooflineStepTime(
-        overhead_s=law.overhead_s + latency_s,
-        per_sequence_s=law.per_sequence_s,
+        host_s=law.overhead_s * stages,
+        host_per_sequence_s=law.per_sequence_s,
+        host_hidden=hides_host(pool),
+        kernels_s=law.kernel_s * _kernels(found, dtype) + links.latency_s,
         weights_s=(active_parameters(found) - _chosen_experts(found)) * size / bandwidth,
         per_token_s=2 * active_parameters(found) / flop,
         head_weights_s=head * max(size, ACTIVATION_BYTES) / bandwidth,
-        head_per_token_s=2 * head / (flop16 * law.compute_efficiency),
-        moved_per_token_s=_moved_bytes(found) / bandwidth + reduce_s,
-        per_pair_s=_pair_flop(found) / (flop16 * PREFILL_ATTENTION_EFFICIENCY),
+        head_per_token_s=2 * head / (sixteen * compute),
+        moved_per_token_s=_moved_bytes(found) / bandwidth + links.per_token_s,
+        per_prefill_token_s=pair_s * IDLE_PAIR_TOKENS,
+        per_pair_s=pair_s,
+        per_sequence_s=context_s * IDLE_CONTEXT_TOKENS,
         per_context_token_s=context_s * (1 - windowed),
         window_tokens=float(found.sliding_window),
         per_window_token_s=context_s * windowed,
@@ -168,7 +250,34 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
         * size
         / bandwidth,
         untouched_fraction=1 - touched,
+        stages=float(stages),
     )
+
+
+def hides_host(pool: Pool) -> bool:
+    """Return whether the host's work for a step goes on while the accelerator is at another one.
+
+    So it does where steps are formed ahead, and where several micro-batches are under way. Source:
+    vLLM, PR 19970 and 23569 (asynchronous scheduling), ``v1/engine/core.py`` (``batch_queue``).
+    """
+    batching = pool.batching
+    formed_ahead = isinstance(batching, ContinuousBatching) and batching.async_scheduling
+    return formed_ahead or pool.pipeline_parallel > 1
+
+
+EIGHT_BIT = ("fp8", "int8")
+
+
+def _known(share: float, otherwise: float) -> float:
+    return otherwise if math.isnan(share) else share
+
+
+def _kernels(found: Model, dtype: str) -> int:
+    """Return how many kernels a step runs one after the other."""
+    each = LAYER_KERNELS
+    each += EIGHT_BIT_KERNELS if dtype in EIGHT_BIT else 0
+    each += LATENT_KERNELS if found.kv_lora_rank else 0
+    return each * found.num_hidden_layers + EXPERT_KERNELS * found.moe_layers
 
 
 def active_parameters(found: Model) -> int:
@@ -201,19 +310,20 @@ def _pair_flop(found: Model) -> float:
     return 2.0 * found.num_hidden_layers * found.num_attention_heads * width
 
 
-def _context_s(pool: Pool, found: Model, device: Accelerator, flop16: float) -> float:
+def _context_s(pool: Pool, found: Model, device: Accelerator, attention: float) -> float:
     """Return the time of attending to one token of context in decode, over all layers, s.
 
     MLA attends in the compressed space, so one vector serves all heads: many FLOP for few bytes.
     Source: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.2.
     """
     per_token = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
-    moved_s = per_token / (device.memory_bandwidth_bytes_per_s * KV_EFFICIENCY)
+    share = _known(device.kv_bandwidth_fraction, KV_EFFICIENCY)
+    moved_s = per_token / (device.memory_bandwidth_bytes_per_s * share)
     width = 2 * found.head_dim
     if found.kv_lora_rank:
         width = 2 * found.kv_lora_rank + found.qk_rope_head_dim
     flop = 2.0 * found.num_hidden_layers * found.num_attention_heads * width
-    return max(moved_s, flop / (flop16 * PREFILL_ATTENTION_EFFICIENCY))
+    return max(moved_s, flop / attention)
 
 
 def _moved_bytes(found: Model) -> float:
@@ -237,26 +347,36 @@ def _moved_bytes(found: Model) -> float:
     return ACTIVATION_BYTES * (found.num_hidden_layers * per_layer + gated)
 
 
-def _all_reduce_s(pool: Pool, found: Model, device: Accelerator) -> tuple[float, float]:
-    """Return the time of a step's all-reduces: per token, and their latency, s.
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What goes over links in a step, s."""
+
+    per_token_s: float
+    latency_s: float
+
+
+def _links(pool: Pool, found: Model, device: Accelerator) -> _Links:
+    """Return the time of a step's all-reduces and of what one stage hands to the next.
 
     A ring moves ``2 (n - 1) / n`` of the message over each link. Source: Patarasu and Yuan,
     "Bandwidth optimal all-reduce algorithms", J. Parallel Distrib. Comput. 69, 2009.
     """
-    n = pool.tensor_parallel
-    if n == 1:
-        return 0.0, 0.0
+    n, hops = pool.tensor_parallel, pool.pipeline_parallel - 1
+    if n == 1 and not hops:
+        return _Links(0.0, 0.0)
     link = device.interconnect_bytes_per_s * LINK_EFFICIENCY
     if not link > 0:
+        kind = "tensor" if n > 1 else "pipeline"
         raise DataError(
-            "a known interconnect_bytes_per_s for tensor parallelism",
+            f"a known interconnect_bytes_per_s for {kind} parallelism",
             where=f"pool {pool.name}",
             field="accelerator",
             value=device.name,
         )
     message = found.hidden_size * ACTIVATION_BYTES
-    times = 2 * found.num_hidden_layers
-    return times * 2 * (n - 1) / n * message / link, times * ALL_REDUCE_S
+    reduces = 2 * found.num_hidden_layers if n > 1 else 0
+    moved = reduces * 2 * (n - 1) / n + hops
+    return _Links(moved * message / link, (reduces + hops) * ALL_REDUCE_S)
 
 
 def _rate(pool: Pool, device: Accelerator, dtype: str) -> float:

@@ -41,17 +41,22 @@ def _linear(law: LinearStepTime) -> tuple[float, ...]:
 
 def _roofline(law: RooflineStepTime) -> tuple[float, ...]:
     return (
-        law.overhead_s,
-        law.per_sequence_s,
+        law.host_s,
+        law.host_per_sequence_s,
+        float(law.host_hidden),
+        law.kernels_s,
         law.weights_s,
         law.per_token_s,
         law.head_weights_s,
         law.head_per_token_s,
         law.moved_per_token_s,
+        law.per_prefill_token_s,
         law.per_pair_s,
+        law.per_sequence_s,
         law.per_context_token_s,
         law.window_tokens,
         law.per_window_token_s,
         law.experts_s,
         law.untouched_fraction,
+        law.stages,
     )

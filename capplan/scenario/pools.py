@@ -53,7 +53,8 @@ class ContinuousBatching(Part):
     once."""
     async_scheduling: bool = False
     """Form each step while the one before it runs (``--async-scheduling``): a request that arrives
-    meanwhile waits for one step more. ``overhead_s`` stays: it is what the accelerator idles."""
+    meanwhile waits for one step more, and the host's work (``overhead_s`` and ``per_sequence_s`` of
+    the step time) is hidden behind the accelerator's: a step takes the longer of the two."""
     stream_interval: Count = 1
     """Tokens per chunk of a streamed answer, after the first token, which goes at once."""
     cancel_frees: bool = True
@@ -248,6 +249,8 @@ class Pool(Part):
     """At which weights reach each accelerator, for models that state no ``load_s``."""
     accelerator: str | None = None
     tensor_parallel: Count = 1
+    pipeline_parallel: Count = 1
+    """Stages that the layers are divided into, each on ``tensor_parallel`` accelerators."""
     weight_dtype: Dtype | None = None
     """Type of the weights; None = that of the model's config."""
     kv_dtype: Dtype | None = None
@@ -304,7 +307,7 @@ class Pool(Part):
     @property
     def accelerators(self) -> int:
         """Return how many accelerators the pool holds."""
-        return self.replicas * self.tensor_parallel
+        return self.replicas * self.tensor_parallel * self.pipeline_parallel
 
     @property
     def accelerators_at_start(self) -> int:

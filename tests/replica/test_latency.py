@@ -1,6 +1,8 @@
 """Step times against measured kernels and servers, and against arithmetic."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,17 +22,21 @@ from capplan.scenario import (
 )
 from capplan.schema import DataError
 
+UNLINKED = str(Path(__file__).parent / "unlinked.yaml")
 LINEAR = LinearStep(
     base_s=0.004, per_prefill_token_s=1e-5, per_sequence_s=1e-5, per_context_token_s=1e-8
 )
 
 
-def pool(name="Llama-3.1-8B", accelerator="H100", tensor_parallel=1, law=None, **batching):
+def pool(
+    name="Llama-3.1-8B", accelerator="H100", tensor_parallel=1, law=None, stages=1, **batching
+):
     return Pool(
         name="llm",
         model=name,
         accelerator=accelerator,
         tensor_parallel=tensor_parallel,
+        pipeline_parallel=stages,
         batching=ContinuousBatching(step_time=law or RooflineStep(), **batching),
     )
 
@@ -53,16 +59,26 @@ MEASURED = [
     ("Llama-3.1-8B", "H100", 1, prefill(8192), 199.7),
     ("Llama-3.1-8B", "H200", 1, decode(32, 1024), 6.3),
     ("Llama-3.1-8B", "B200", 1, decode(32, 1024), 4.2),
+    ("Llama-3.1-8B", "A100", 1, decode(32, 1024), 15.58),
+    ("Llama-3.1-8B", "A100", 1, prefill(2048), 125.2),
+    ("Llama-3.1-8B", "L40S", 1, decode(32, 1024), 31.42),
+    ("Llama-2-7b-hf", "H100", 1, decode(32, 1024), 11.79),
+    ("Llama-2-7b-hf", "H100", 2, decode(32, 1024), 6.96),
+    # Kernels of LLMServingSim's profile with vLLM 0.19, ms.
+    ("Llama-3.1-8B", "RTX 4090", 1, decode(1, 1000), 16.80),
+    ("Llama-3.1-8B", "RTX 4090", 1, decode(64, 600), 25.55),
+    ("Llama-3.1-8B", "RTX 4090", 1, decode(128, 300), 27.54),
+    ("Llama-3.1-8B", "RTX 4090", 1, prefill(2048), 193.0),
 ]
 
 
 @pytest.mark.parametrize(("name", "accelerator", "tp", "step", "measured_ms"), MEASURED)
-def test_roofline_is_within_a_fifth_of_measured_kernels(name, accelerator, tp, step, measured_ms):
-    seconds = step_time(pool(name, accelerator, tp)).seconds(*step)
-    assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.2)
+def test_roofline_is_within_an_eighth_of_measured_kernels(name, accelerator, tp, step, measured_ms):
+    seconds = step_time(pool(name, accelerator, tp, async_scheduling=True)).seconds(*step)
+    assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.125)
 
 
-def test_time_per_token_is_within_a_fifth_of_a_measured_server(shared_data):
+def test_time_per_token_is_within_a_tenth_of_a_measured_server(shared_data):
     import pandas as pd
 
     folder = shared_data / "measured" / "vllm-h100-llama-2-7b-tp1-codegen"
@@ -82,12 +98,16 @@ def test_time_per_token_is_within_a_fifth_of_a_measured_server(shared_data):
             context_tokens=stage["prompt_tokens"].mean() + output / 2,
             size=0.0,
         )
-        one = replica(pool(server["model"], server["accelerator"], max_num_seqs=128), mix)
+        place = pool(
+            server["model"], server["accelerator"], max_num_seqs=128, async_scheduling=True
+        )
+        mix = replace(mix, prompt_tokens=1.0)  # The prompts were sent before: nothing to prefill.
+        one = replica(place, mix)
         predicted = one.tpot_s(one.running_at(len(stage) / span_s))
-        assert predicted == pytest.approx(tpot_s, rel=0.2)
+        assert predicted == pytest.approx(tpot_s, rel=0.1)
 
 
-def test_a_full_replica_is_within_a_tenth_of_a_measured_one(shared_data):
+def test_a_full_replica_is_within_an_eighth_of_a_measured_one(shared_data):
     """The RTX 4090 run is overloaded: as many sequences run as its KV blocks hold."""
     import pandas as pd
 
@@ -97,9 +117,9 @@ def test_a_full_replica_is_within_a_tenth_of_a_measured_one(shared_data):
     mix = Mix(
         prompt_tokens=prompt, output_tokens=output, context_tokens=prompt + output / 2, size=0.0
     )
-    one = replica(pool("Llama-3.1-8B", "RTX 4090"), mix)
+    one = replica(pool("Llama-3.1-8B", "RTX 4090", async_scheduling=True), mix)
     measured = ((rows["e2e_s"] - rows["ttft_s"]) / (rows["output_tokens"] - 1)).median()
-    assert one.tpot_s(one.most_running()) == pytest.approx(measured, rel=0.1)
+    assert one.tpot_s(one.most_running()) == pytest.approx(measured, rel=0.125)
 
 
 def test_a_linear_step_is_its_formula():
@@ -110,7 +130,11 @@ def test_a_linear_step_is_its_formula():
 
 def test_a_roofline_with_perfect_efficiency_is_the_datasheets_bound():
     ideal = RooflineStep(
-        compute_efficiency=1.0, memory_efficiency=1.0, overhead_s=0.0, per_sequence_s=0.0
+        compute_efficiency=1.0,
+        memory_efficiency=1.0,
+        kernel_s=0.0,
+        overhead_s=0.0,
+        per_sequence_s=0.0,
     )
     steps = step_time(pool(law=ideal))
     weights = 2 * (8030261248 - 128256 * 4096)
@@ -144,10 +168,36 @@ def test_tensor_parallel_divides_the_work_and_adds_the_all_reduce():
     assert slow.seconds(*work) > step_time(pool(accelerator="RTX 4090")).seconds(*work) / 4 * 1.5
 
 
+def test_work_of_the_host_is_added_or_hidden_behind_the_accelerator():
+    law = RooflineStep(overhead_s=1e-3, per_sequence_s=1e-5)
+    bare = RooflineStep(overhead_s=0.0, per_sequence_s=0.0)
+    work = decode(32, 1024)
+    busy = step_time(pool(law=bare)).seconds(*work)
+    assert step_time(pool(law=law)).seconds(*work) == pytest.approx(busy + 1.32e-3)
+    assert step_time(pool(law=law, async_scheduling=True)).seconds(*work) == busy
+    slow = RooflineStep(overhead_s=0.1, per_sequence_s=1e-5)
+    assert step_time(pool(law=slow, async_scheduling=True)).seconds(*work) == pytest.approx(0.10032)
+
+
+def test_a_pipeline_deals_the_sequences_and_waits_for_its_fullest_stage():
+    quiet = RooflineStep(overhead_s=0.0, per_sequence_s=0.0)
+    one, four = step_time(pool(law=quiet)), step_time(pool(law=quiet, stages=4))
+    hop = 3 * 1e-5
+    # 64 sequences in four micro-batches of 16: a round is four stages of a quarter of the layers.
+    round_s = four.seconds(*decode(64, 1000))
+    assert round_s == pytest.approx(one.seconds(*decode(16, 1000)) + hop, rel=0.01)
+    # One prompt is in one micro-batch; the others wait for it.
+    alone = four.seconds(*prefill(2048))
+    assert alone == pytest.approx(one.seconds(*prefill(2048)) + hop, rel=0.01)
+    assert four.seconds(2048, 4 * 512**2 / 2, 0, 0) < 0.4 * alone
+    with pytest.raises(DataError, match="pipeline parallelism"):
+        step_time(pool(accelerator=UNLINKED, stages=2))
+
+
 def test_types_change_weights_and_rate():
     eight = step_time(pool().model_copy(update={"weight_dtype": "fp8"}))
     sixteen = step_time(pool())
-    assert eight.seconds(*decode(1, 100)) < 0.7 * sixteen.seconds(*decode(1, 100))
+    assert eight.seconds(*decode(1, 100)) < 0.8 * sixteen.seconds(*decode(1, 100))
     with pytest.raises(DataError, match="known rate of fp8"):
         step_time(pool(accelerator="A100").model_copy(update={"weight_dtype": "fp8"}))
 
