@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Annotated, Literal
 
@@ -115,7 +116,7 @@ class TenantQuota(Part):
         >>> TenantQuota(tenant="a", concurrency=10, lendable_fraction=0.75).withheld
         3
         """
-        return -int(-self.concurrency * (1 - self.lendable_fraction) // 1)
+        return self.concurrency - math.floor(round(self.concurrency * self.lendable_fraction, 9))
 
 
 class Reserve(Part):

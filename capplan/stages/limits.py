@@ -12,7 +12,7 @@ from capplan.results.timelines import held_values
 from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
 
 if TYPE_CHECKING:
-    from capplan.scenario import Scenario
+    from capplan.scenario import Gateway, Scenario
     from capplan.stages.layers import Blame
     from capplan.stages.stage import Stage
 
@@ -40,7 +40,12 @@ def limit_of(stage: Stage, request_class: str, found: Blame) -> Limit:
     """Return the field that controls the limit a stage crossed."""
     scenario = stage.scenario
     gateway, pool = scenario.gateway, scenario.pool_of(request_class)
+    if found.reason is not None and (limit := _refusing(gateway, found.reason)):
+        return limit
     if found.layer == "gateway":
+        if (workers := gateway.overhead_concurrency) is not None and _all_work(stage, workers):
+            why = f"the gateway's {workers} workers are busy with overhead"
+            return _count("gateway.overhead_concurrency", workers, why)
         if gateway.rate_limit is not None and found.reason == "rate_limit":
             rate = gateway.rate_limit.rate_rps
             why = "the gateway's rate limit refuses them"
@@ -54,6 +59,45 @@ def limit_of(stage: Stage, request_class: str, found: Blame) -> Limit:
             field="network.one_way_s", value=value, candidate=value / 2, why="the way is too long"
         )
     return _pool_limit(stage, scenario, pool, found)
+
+
+def _refusing(gateway: Gateway, reason: str) -> Limit | None:
+    """Return the gateway's limit that refuses for a reason; None if the reason is another's."""
+    fields = {"rate_limit": "rate_rps", "token_limit": "rate_tokens_per_s"}
+    fields |= {"request_too_large": "burst_tokens", "quota_exhausted": "tokens"}
+    kind, _, name = reason.partition(":")
+    for part in ("rate_limits", "token_limits", "allowances"):
+        for meter in getattr(gateway, part):
+            if name == meter.name:
+                value, why = getattr(meter, fields[kind]), f"the gateway's {part}.{name} refuses"
+                change = _count if isinstance(value, int) else _more
+                return change(f"gateway.{part}.{name}.{fields[kind]}", value, f"{why} them")
+    accept = gateway.accept
+    if reason == "prompt_too_long" and gateway.max_prompt_tokens is not None:
+        why = "their prompts are longer than the gateway takes"
+        return _count("gateway.max_prompt_tokens", gateway.max_prompt_tokens, why)
+    if reason == "connections_per_caller" and accept and accept.max_per_caller is not None:
+        why = "their callers hold as many connections as they may"
+        return _count("gateway.accept.max_per_caller", accept.max_per_caller, why)
+    if reason == "connection_refused" and accept is not None:
+        if accept.rate_per_s is not None:
+            why = "the gateway accepts too few connections"
+            return _more("gateway.accept.rate_per_s", accept.rate_per_s, why)
+        if accept.max_open is not None:
+            why = "the gateway holds as many connections as it may"
+            return _count("gateway.accept.max_open", accept.max_open, why)
+    return None
+
+
+def _all_work(stage: Stage, workers: int) -> bool:
+    """Return whether the gateway's workers are busy most of the time."""
+    rows = stage.run.timeline
+    rows = rows[rows["layer"] == "gateway"]
+    busy, spans = held_values(rows, "busy_workers", start_s=stage.start_s, end_s=stage.end_s)
+    told = (spans > 0) & ~np.isnan(busy)
+    return bool(
+        told.any() and (busy[told] * spans[told]).sum() >= FULL * workers * spans[told].sum()
+    )
 
 
 def _pool_limit(stage: Stage, scenario: Scenario, pool: Pool, found: Blame) -> Limit:

@@ -1,4 +1,4 @@
-"""Whose slots a gateway gives to whom: quotas and borrowing, reserves, who is displaced, workers."""
+"""Whose slots a gateway gives to whom: quotas, borrowing, reserves, displacement, workers."""
 
 import math
 from collections import Counter

@@ -1,0 +1,100 @@
+"""What a gateway's limits may not say, each with one clear error."""
+
+import pytest
+
+from capplan.scenario import Gateway, TenantQuota
+from capplan.scenario.files import load_scenario, with_values
+from capplan.schema import DataError
+
+QUOTAS = [{"tenant": "all", "concurrency": 4}]
+LIMIT = {"name": "a", "rate_rps": 1.0}
+TOKENS = {"name": "a", "rate_tokens_per_s": 1.0, "burst_tokens": 9}
+
+
+@pytest.fixture(name="base", scope="module")
+def _base():
+    return load_scenario("benchmark", values={"gateway.concurrency": 8})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"gateway.rate_limits": [LIMIT | {"rate_rps": 0}]}, "gateway.rate_limits.a.rate_rps: "),
+        (
+            {"gateway.rate_limits": [{"rate_rps": 1.0}]},
+            "gateway.rate_limits.0.name: field required",
+        ),
+        ({"gateway.rate_limits": [LIMIT | {"tenant": "x"}]}, "gateway: a: 'x' is none of all"),
+        ({"gateway.rate_limits": [LIMIT | {"request_class": "x"}]}, "'x' is none of benchmark"),
+        (
+            {"gateway.rate_limits": [LIMIT], "gateway.token_limits": [TOKENS]},
+            "names must differ, a stands more than once",
+        ),
+        (
+            {"gateway.token_limits": [TOKENS | {"burst_tokens": 0}]},
+            "gateway.token_limits.a.burst_tokens: input should be greater than or equal to 1",
+        ),
+        (
+            {"gateway.token_limits": [TOKENS | {"output_estimate_tokens": -1}]},
+            "gateway.token_limits.a.output_estimate_tokens: ",
+        ),
+        (
+            {"gateway.allowances": [{"name": "m", "tokens": 1, "period_s": 0}]},
+            "gateway.allowances.m.period_s: input should be greater than 0",
+        ),
+        ({"gateway.quotas": [QUOTAS[0] | {"tenant": "x"}]}, "gateway.quotas: 'x' is none of all"),
+        ({"gateway.quotas": QUOTAS * 2}, "quotas: tenants must differ, all stands more than once"),
+        (
+            {"gateway.quotas": QUOTAS, "gateway.concurrency": None},
+            "quotas and reserves are shares of concurrency, which has no limit: set it",
+        ),
+        (
+            {
+                "gateway.quotas": QUOTAS,
+                "gateway.reserves": [{"priority": 0, "concurrency": 5}],
+            },
+            "quotas (4) and the largest of reserves (5) must fit in concurrency (8): 1 too many",
+        ),
+        (
+            {"gateway.quotas": QUOTAS, "gateway.reclaim": "cancel", "gateway.queue.length": 0},
+            "reclaim: cancel needs queue.length of at least 1",
+        ),
+        ({"gateway.quotas": [QUOTAS[0] | {"lendable_fraction": 1.5}]}, "lendable_fraction: "),
+        (
+            {"gateway.when_full": "displace_lowest", "gateway.queue.order": "shortest_prompt"},
+            "need queue.order to be one of fifo, priority, got shortest_prompt",
+        ),
+        (
+            {
+                "gateway.quotas": QUOTAS,
+                "gateway.queue.order": "priority",
+                "gateway.queue.ageing_per_s": 0.5,
+            },
+            "without ageing_per_s, got 0.5",
+        ),
+        ({"gateway.when_full": "refuse_old"}, "gateway.when_full: input should be 'refuse_new'"),
+        ({"gateway.retry_budget": {"retry_fraction": 2}}, "gateway.retry_budget.retry_fraction: "),
+        ({"gateway.accept": {"max_open": 0}}, "gateway.accept.max_open: "),
+        ({"gateway.overhead_concurrency": 0}, "gateway.overhead_concurrency: "),
+        ({"gateway.max_prompt_tokens": 0}, "gateway.max_prompt_tokens: "),
+    ],
+)
+def test_an_error_names_field_rule_and_value(base, values, said):
+    with pytest.raises(DataError) as caught:
+        with_values(base, values)
+    assert str(caught.value).startswith("benchmark: ")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("slots", "lendable", "withheld"), [(10, 1.0, 0), (10, 0.0, 10), (10, 0.7, 3), (3, 0.5, 2)]
+)
+def test_what_is_not_lent_is_whole_slots_rounded_up(slots, lendable, withheld):
+    quota = TenantQuota(tenant="a", concurrency=slots, lendable_fraction=lendable)
+    assert quota.withheld == withheld
+
+
+def test_a_gateway_whose_overhead_has_few_workers_holds_waiting():
+    assert not Gateway(overhead_concurrency=3).holds_waiting
+    assert Gateway(overhead_concurrency=3, overhead_s=0.1).holds_waiting
+    assert Gateway(concurrency=3).holds_waiting
