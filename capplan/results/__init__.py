@@ -4,8 +4,10 @@ from capplan.results.books import books, check_books
 from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
 from capplan.results.groups import grouped, length_bucket, phase
 from capplan.results.headline import goodput, headline, outcome_counts, system_stability
+from capplan.results.lives import lead_times, lives
 from capplan.results.requests import per_request
 from capplan.results.run import DrawnTrace, RunResult
+from capplan.results.scaling import ScalingFinding, scaling_findings, scaling_summary
 from capplan.results.segments import SEGMENTS, segments
 from capplan.results.tables import requests_table, timeline_table
 from capplan.results.waits import QUEUES, queue_waits
@@ -15,6 +17,7 @@ __all__ = [
     "SEGMENTS",
     "DrawnTrace",
     "RunResult",
+    "ScalingFinding",
     "books",
     "check_books",
     "cost_usd",
@@ -22,13 +25,17 @@ __all__ = [
     "goodput",
     "grouped",
     "headline",
+    "lead_times",
     "length_bucket",
+    "lives",
     "outcome_counts",
     "per_request",
     "phase",
     "pool_cost_usd_per_hour",
     "queue_waits",
     "requests_table",
+    "scaling_findings",
+    "scaling_summary",
     "segments",
     "system_stability",
     "timeline_table",

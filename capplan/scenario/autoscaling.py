@@ -185,16 +185,17 @@ class ScalingBehavior(Part):
 class EventDriven(Part):
     """Activation from and to zero, or an idle number, as KEDA does it; between, the HPA scales.
 
-    Every ``polling_interval_s`` the triggers are looked at. While one is active there is at least
-    one replica; ``cooldown_s`` after the last was, the pool goes to ``idle_replicas`` (None = to
-    ``min_replicas``). Source: KEDA, "ScaledObject specification" (``pollingInterval`` 30,
-    ``cooldownPeriod`` 300, ``idleReplicaCount``) and "Scaling Deployments", "Activating and
-    Scaling thresholds".
+    Every ``polling_interval_s`` the triggers are looked at. While one is active there are at least
+    ``min_replicas``, and one if that is 0; ``cooldown_s`` after the last was, none are left, if
+    ``min_replicas`` or ``idle_replicas`` is 0. The beginning of a run counts as activity.
+    Source: KEDA, "ScaledObject specification" (``pollingInterval`` 30, ``cooldownPeriod`` 300,
+    ``idleReplicaCount``) and "Scaling Deployments", "Activating and Scaling thresholds".
     """
 
     polling_interval_s: PositiveSeconds = 30.0
     cooldown_s: Seconds = 300.0
-    idle_replicas: Annotated[int, Field(ge=0)] | None = None
+    idle_replicas: Literal[0] | None = None
+    """0 is the only number below its own least that the HPA leaves alone."""
 
 
 class Autoscaler(Part):
@@ -229,6 +230,6 @@ class Autoscaler(Part):
             raise ValueError(msg)
         idle = None if self.event_driven is None else self.event_driven.idle_replicas
         if idle is not None and idle >= self.min_replicas:
-            msg = f"event_driven.idle_replicas: below min_replicas {self.min_replicas}, got {idle}"
+            msg = f"event_driven.idle_replicas: below min_replicas, got {idle}"
             raise ValueError(msg)
         return self
