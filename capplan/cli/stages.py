@@ -19,6 +19,7 @@ from capplan.cli.parsing import (
     add_scenario,
     add_seed,
     add_trace,
+    positive,
     scenario_of,
 )
 
@@ -41,6 +42,13 @@ def add(commands: Any) -> None:
         action="store_true",
         help="run the one change of the crossed limit as a candidate",
     )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="processes of the plan's further replications (1)",
+    )
     add_backend(parser)
     add_out(parser, required=True)
     add_check(parser)
@@ -54,7 +62,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.stages import run_stages
 
     _check_out(Path(args.out))
-    found = run_stages(scenario, seed=args.seed, try_next=args.try_next)
+    found = run_stages(scenario, seed=args.seed, try_next=args.try_next, jobs=args.jobs)
     found.write(args.out)
     document = plain(found.to_json())
     if args.json:
@@ -94,6 +102,8 @@ def _print(document: Mapping[str, Any], out: str) -> None:
         for name, entry in document["acceptable_load"].items()
     ]
     print_table(loads, ["class", "acceptable load (1/s)", "kept up to", "surely broken from"])
+    if document["replications"] is not None:
+        _print_replications(document["replications"])
     sys.stdout.write("\n")
     acted = [
         (p["boundary"], p["action"], "yes" if p["acted"] else "no", p["requests"])
@@ -104,6 +114,18 @@ def _print(document: Mapping[str, Any], out: str) -> None:
     _print_next(document["next"])
     print_verdict(document["verdict"])
     sys.stdout.write(f"\nstored in {out}\n")
+
+
+def _print_replications(found: Mapping[str, Any]) -> None:
+    loads = {"first degradation": found["first_degradation"]}
+    loads |= {f"knee of {pool}": entry for pool, entry in found["knees"].items()}
+    loads |= {f"acceptable to {name}": entry for name, entry in found["acceptable_load"].items()}
+    rows = [
+        (name, entry["mean_rps"], *entry["interval"], f"{entry['found']} of {found['count']}")
+        for name, entry in loads.items()
+    ]
+    sys.stdout.write("\n")
+    print_table(rows, ["over replications", "mean (1/s)", "from", "to", "found in"])
 
 
 def _degradation(point: Mapping[str, Any] | None) -> str:

@@ -61,5 +61,5 @@ def _busy_s(result: RunResult, replica: str) -> float:
 
 def _accelerators(result: RunResult, replica: str) -> int:
     """Return the accelerators of a replica, which is named by its pool and a number."""
-    pools = {pool.name: pool.tensor_parallel for pool in result.scenario.pools}
+    pools = {p.name: p.accelerators // p.replicas for p in result.scenario.pools}
     return pools.get(replica.rpartition("-")[0], 1)

@@ -57,6 +57,9 @@ class StagePlan(Part):
     """Steps after the first broken one: the knee lies between two steps, not at the last."""
     refine: Annotated[int, Field(ge=0, le=8)] = 1
     """Times the gap between the last kept and the first broken load is halved."""
+    replications: Count = 1
+    """Ramps over independently drawn requests; from two on, the knee, the first degradation and the
+    acceptable loads have intervals over them."""
     repeats: Annotated[int, Field(ge=0, le=8)] = 2
     peak_fraction: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
     """Load of a burst, as a multiple of the planned peak."""

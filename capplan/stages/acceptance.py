@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from capplan.stages.protection import Protection
     from capplan.stages.ramp import Ramp
     from capplan.stages.recovery import Recovery
+    from capplan.stages.replications import Replications
     from capplan.stages.stage import Stage
 
 
@@ -105,9 +106,19 @@ class Acceptance:
                 "to_rps": to_rps,
                 "interval": list(interval),
                 "class_rps": share * to_rps,
+                **self._over_replications(c.name),
                 "of": "all requests per second, at the mix of the traffic",
             }
         return found
+
+    def _over_replications(self, name: str) -> dict[str, Any]:
+        found = self.findings.replications
+        return {} if found is None else {"replications": found.acceptable(name)}
+
+    @property
+    def replications(self) -> Replications | None:
+        """Return what all replications of the ramp found; None where one was run."""
+        return self.findings.replications
 
     @property
     def inputs(self) -> Inputs:
@@ -137,6 +148,7 @@ class Acceptance:
             "client_limit_rps": None if self.ramp is None else self.ramp.client_limit_rps,
             "first_degradation": None if point is None else point.to_json(),
             "acceptable_load": self.acceptable(),
+            "replications": None if self.replications is None else self.replications.to_json(),
             "recovery": None if self.recovery is None else self.recovery.to_json(),
             "protective_actions": [p.to_json() for p in self.protections],
             "trends": self._trends(),

@@ -27,12 +27,14 @@ def play(
     *,
     duration_s: float,
     seed: int,
+    replication: int = 0,
     perturbations: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> RunResult:
     """Return the run of a scenario's requests under another shape of the load.
 
-    Every run of a seed draws the same requests in the same order: two steps differ in load alone.
+    Every run of a seed and replication draws the same requests in the same order: two steps differ
+    in load alone.
     """
     changed = with_values(
         scenario,
@@ -46,7 +48,7 @@ def play(
             "warmup_s": 0.0,
         },
     )
-    return simulate(changed, seed=seed)
+    return simulate(changed, seed=seed, replication=replication)
 
 
 def risen(from_rps: float, to_rps: float, *, ramp_s: float, duration_s: float) -> Shape:
@@ -65,7 +67,14 @@ def risen(from_rps: float, to_rps: float, *, ramp_s: float, duration_s: float) -
 
 
 def step(
-    scenario: Scenario, load_rps: float, *, before_rps: float, name: str, kind: str, seed: int
+    scenario: Scenario,
+    load_rps: float,
+    *,
+    before_rps: float,
+    name: str,
+    kind: str,
+    seed: int,
+    replication: int = 0,
 ) -> tuple[Stage, list[Stage]]:
     """Return a stage at one load, and the void tries before it.
 
@@ -77,7 +86,7 @@ def step(
     voids: list[Stage] = []
     while True:
         shape = risen(before_rps, load_rps, ramp_s=ramp_s, duration_s=duration_s)
-        run = play(scenario, shape, duration_s=duration_s, seed=seed)
+        run = play(scenario, shape, duration_s=duration_s, seed=seed, replication=replication)
         start_s, settled = warmed_up(run, ramp_s=ramp_s, end_s=duration_s, steady_s=plan.steady_s)
         found = stage_of(name, kind, load_rps, run, start_s=start_s, end_s=duration_s)
         if not found.broken and _broke_early(run, start_s, found):

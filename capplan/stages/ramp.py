@@ -96,7 +96,7 @@ def _grows(stage: Stage, request_class: str | None) -> bool:
     )
 
 
-def raise_load(scenario: Scenario, *, start_rps: float, seed: int) -> Ramp:
+def raise_load(scenario: Scenario, *, start_rps: float, seed: int, replication: int = 0) -> Ramp:
     """Return the ramp of a scenario: up by its plan's factor until a promise surely breaks.
 
     ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
@@ -110,7 +110,13 @@ def raise_load(scenario: Scenario, *, start_rps: float, seed: int) -> Ramp:
         load = start_rps * plan.factor**n
         before = load / plan.factor
         found, void = step(
-            scenario, load, before_rps=before, name=f"step {n + 1}", kind="ramp", seed=seed
+            scenario,
+            load,
+            before_rps=before,
+            name=f"step {n + 1}",
+            kind="ramp",
+            seed=seed,
+            replication=replication,
         )
         steps.append(found)
         voids += void
@@ -118,14 +124,14 @@ def raise_load(scenario: Scenario, *, start_rps: float, seed: int) -> Ramp:
         if after > plan.beyond:
             break
     for turn in range(plan.refine):
-        if closer := _between(scenario, steps, turn, seed):
+        if closer := _between(scenario, steps, turn, seed, replication=replication):
             steps.append(closer[0])
             voids += closer[1]
     return Ramp(steps=in_order(steps), voids=tuple(voids))
 
 
 def _between(
-    scenario: Scenario, steps: Sequence[Stage], turn: int, seed: int
+    scenario: Scenario, steps: Sequence[Stage], turn: int, seed: int, *, replication: int
 ) -> tuple[Stage, list[Stage]] | None:
     """Return a step half way (by ratio) between the last kept and the first broken load."""
     ordered = in_order(steps)
@@ -135,7 +141,15 @@ def _between(
         return None
     load = math.sqrt(kept * broken.load_rps)
     name = f"between {turn + 1}"
-    return step(scenario, load, before_rps=kept, name=name, kind="ramp", seed=seed)
+    return step(
+        scenario,
+        load,
+        before_rps=kept,
+        name=name,
+        kind="ramp",
+        seed=seed,
+        replication=replication,
+    )
 
 
 def in_order(steps: Sequence[Stage]) -> tuple[Stage, ...]:

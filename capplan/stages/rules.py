@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from capplan.scenario import Scenario
     from capplan.stages.degradation import Degradation
+    from capplan.stages.knee import Knee
     from capplan.stages.loads import Loads
     from capplan.stages.ramp import Ramp
     from capplan.stages.recovery import Recovery
+    from capplan.stages.replications import Replications
     from capplan.stages.stage import Stage
 
 STARVED = 0.5
@@ -46,6 +48,9 @@ class Findings:
     """Stages beside the ramp, by kind."""
     degradation: Degradation | None = None
     recovery: Recovery | None = None
+    knees: tuple[Knee, ...] = ()
+    replications: Replications | None = None
+    """What several ramps found; None where one was run."""
 
     @property
     def within(self) -> tuple[Stage, ...]:
@@ -138,6 +143,8 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
         below = max((s.load_rps for s in found.ramp.steps), default=math.nan)
         outcome = "retest" if point is not None else "unknown"
         action = f"raise the load beyond {below:.3g}/s, in smaller steps"
+    elif short := _short(found):
+        outcome, action = "retest", f"{short}: run more replications, or smaller steps"
     told = "nothing breaks" if point is None else _point(point)
     yield Reason(
         rule="planned_load",
@@ -148,6 +155,20 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
         next_action=action,
         request_class=point.request_class if point else None,
     )
+
+
+def _short(found: Findings) -> str:
+    """Return which class's acceptable load may lie below the peak by chance; empty if none."""
+    if found.replications is None:
+        return ""
+    for c in found.scenario.classes:
+        spread = found.replications.acceptable(c.name)
+        low, high = spread["interval"]
+        if low < found.loads.peak_rps:
+            ends = f"[{low:.3g}, {high:.3g}]/s"
+            count = len(found.replications.each)
+            return f"over {count} replications {c.name} accepts {spread['mean_rps']:.3g} {ends}"
+    return ""
 
 
 def _point(point: Degradation) -> str:

@@ -10,24 +10,22 @@ from capplan.stages import others
 from capplan.stages.acceptance import Acceptance, verdict_of
 from capplan.stages.candidate import Candidate, run_next
 from capplan.stages.degradation import degradation_of
-from capplan.stages.knee import knee_of
 from capplan.stages.loads import loads_of
 from capplan.stages.protection import protections
 from capplan.stages.ramp import raise_load
 from capplan.stages.recovery import recovery_of
+from capplan.stages.replications import Replications, further, knees_of, replication_of
 from capplan.stages.rules import Findings, unowned_queues
 from capplan.traffic.draw import draw
-from capplan.traffic.streams import stream
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.stages.stage import Stage
 
-BOOTSTRAP = 20
-"""Random stream of the resampled curves; draws of traffic and simulation use those below."""
 
-
-def run_stages(scenario: Scenario, *, seed: int = 0, try_next: bool = False) -> Acceptance:
+def run_stages(
+    scenario: Scenario, *, seed: int = 0, try_next: bool = False, jobs: int = 1
+) -> Acceptance:
     """Return the acceptance of a scenario: its baseline, ramp, bursts, fall-back and failure.
 
     Which stages run, and at which loads, says ``scenario.stages``. Two queues without an owner end
@@ -41,6 +39,9 @@ def run_stages(scenario: Scenario, *, seed: int = 0, try_next: bool = False) -> 
         Names the random numbers: each stage draws the same requests in the same order.
     try_next
         Whether to run the change of the crossed limit as a candidate.
+    jobs
+        Processes that the plan's further replications of the ramp run in; the result does not
+        depend on it.
 
     Raises
     ------
@@ -53,20 +54,22 @@ def run_stages(scenario: Scenario, *, seed: int = 0, try_next: bool = False) -> 
     if "baseline" in plan:
         found = replace(found, baseline=others.baseline(scenario, loads, seed=seed))
     if unowned_queues(scenario).outcome != "blocked":
-        found = _loaded(found, seed)
+        found = _loaded(found, seed, jobs)
     candidate = None
     if try_next and found.degradation is not None:
         candidate = run_next(scenario, found.degradation, seed=seed)
     return _acceptance(found, seed, candidate, try_next=try_next)
 
 
-def _loaded(found: Findings, seed: int) -> Findings:
+def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
     """Return the findings with every stage that the plan asks for beyond the baseline."""
     scenario, loads, plan = found.scenario, found.loads, found.scenario.stages.run
     if "ramp" in plan:
         ramp = raise_load(scenario, start_rps=loads.start_rps, seed=seed)
         point = degradation_of(ramp.steps, found.baseline, counted=True)
-        found = replace(found, ramp=ramp, degradation=point)
+        knees = knees_of(scenario, ramp, seed=seed)
+        found = replace(found, ramp=ramp, degradation=point, knees=knees)
+        found = replace(found, replications=_replicated(found, seed, jobs))
     run: dict[str, Stage] = {s.kind: s for s in others.selected(scenario, loads, seed=seed)}
     if "fall_back" in plan:
         stage = others.fall_back(scenario, loads, found.ramp, seed=seed)
@@ -77,23 +80,28 @@ def _loaded(found: Findings, seed: int) -> Findings:
     return replace(found, others=run)
 
 
+def _replicated(found: Findings, seed: int, jobs: int) -> Replications | None:
+    """Return what all replications of the ramp found; None where the plan has only this one."""
+    scenario, ramp = found.scenario, found.ramp
+    if ramp is None or scenario.stages.replications < 2:  # noqa: PLR2004
+        return None
+    first = replication_of(scenario, ramp, found.knees, found.degradation)
+    start = found.loads.start_rps
+    others = further(scenario, found.baseline, start_rps=start, seed=seed, jobs=jobs)
+    return Replications(each=(first, *others))
+
+
 def _acceptance(
     found: Findings, seed: int, candidate: Candidate | None, *, try_next: bool
 ) -> Acceptance:
     scenario = found.scenario
-    steps = found.ramp.steps if found.ramp else ()
-    every = [s for s in (found.baseline, *steps, *found.others.values()) if s is not None]
-    knees = tuple(
-        knee_of(steps, pool, rng=stream(seed, index, BOOTSTRAP))
-        for index, pool in enumerate(scenario.pools)
-    ) if steps else ()  # fmt: skip
     return Acceptance(
         scenario=scenario,
         seed=seed,
         trace=TraceIdentity.of(draw(scenario, seed=seed)),
         findings=found,
-        knees=knees,
-        protections=protections(scenario, every),
+        knees=found.knees,
+        protections=protections(scenario, found.stages),
         verdict=verdict_of(found),
         candidate=candidate,
         asked_next=try_next,
