@@ -293,12 +293,17 @@ class ContinuousEngine:
         """
         new: list[Job] = []
         running, waiting = self._running, self.waiting
-        while self._budget > 0 and self._seats < self._limit_seqs and (job := waiting.first()):
+        while self._budget > 0 and (job := waiting.first()):
             width = 1 if job.greedy else self._width
-            if self._seats + width > self._limit_seqs:
-                break
             if job.scheduler_queue_in_s > formed_s or not self.admits(job):
                 break
+            if self._seats + width > self._limit_seqs:
+                if self._make_way(job):
+                    continue
+                break
+            if self._kept_from(job, width):
+                waiting.pass_over()
+                continue
             job.known_tokens = known = job.prompt_tokens + job.generated_tokens
             job.computed_tokens = found = self.kv.found(job, known)
             chunk = int(min(known - found, self._threshold))
@@ -312,6 +317,8 @@ class ContinuousEngine:
                 continue
             spare = self._watermark if self._decoding or self._chunks else 0
             if not self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare):
+                if self._make_way(job):
+                    continue
                 break
             waiting.pop()
             self._admissions += 1
@@ -328,6 +335,14 @@ class ContinuousEngine:
         size = self._branches + len(self._chunks)
         for job in new:
             job.batch_id, job.batch_size = self.steps + 1, size
+
+    def _make_way(self, job: Job) -> bool:
+        """Preempt somebody for a job that finds no place or no blocks; here nobody is."""
+        return False
+
+    def _kept_from(self, job: Job, width: int) -> bool:
+        """Return whether the free places are kept for others than a job; here none is."""
+        return False
 
     def _long_prefills(self) -> int:
         left = (job.known_tokens - job.computed_tokens for job in self._partial)

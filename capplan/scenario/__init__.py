@@ -26,7 +26,13 @@ from capplan.scenario.autoscaling import (
     ScalingPolicy,
     Standby,
 )
-from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
+from capplan.scenario.batching import (
+    ContiguousKv,
+    LevelPolicy,
+    QueuePolicy,
+    Reservation,
+    Speculation,
+)
 from capplan.scenario.breakers import (
     Breaker,
     Greedy,
@@ -191,6 +197,7 @@ __all__ = [
     "Replay",
     "RequestClass",
     "RequestLimit",
+    "Reservation",
     "Reserve",
     "ResidentModel",
     "ResourcePool",

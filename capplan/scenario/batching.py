@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Seconds
+from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Seconds
 
 
 class Speculation(Part):
@@ -36,6 +36,26 @@ class Speculation(Part):
         5.0
         """
         return sum(self.acceptance**k for k in range(self.num_speculative_tokens + 1))
+
+
+class Reservation(Part):
+    """Places of a batch that only some requests may take; they may take the others as well.
+
+    It holds for requests of ``classes`` and for those of ``priority_at_most`` or lower, which are
+    served first. A request of several reservations counts in each.
+    """
+
+    classes: tuple[Name, ...] = ()
+    priority_at_most: int | None = None
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    """Share of ``max_num_seqs``, rounded down to whole sequences."""
+
+    @model_validator(mode="after")
+    def _for_somebody(self) -> Reservation:
+        if not self.classes and self.priority_at_most is None:
+            msg = "classes or priority_at_most: at least one, or the places are nobody's"
+            raise ValueError(msg)
+        return self
 
 
 class QueuePolicy(Part):

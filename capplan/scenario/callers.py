@@ -14,10 +14,11 @@ class RetryBudget(Part):
 
     Over any ``ttl_s``, the retries and hedges decided on are at most ``fraction`` of the first
     attempts plus ``min_per_s`` a second; a retry that would be more is dropped, and its request is
-    over. Counted in ten slices of ``ttl_s``, as the source does, so a right to a retry lasts between nine tenths
-    and all of it. Source: Finagle project, ``RetryBudget`` and ``TokenBucket.newLeakyBucket``
-    (defaults: ttl 10 s, 10 retries a second, 20 %); the idea: Beyer et al. (eds.), "Site Reliability Engineering", 2016,
-    chapter 21, "Deciding to Retry" (per client, 10 %).
+    over. Counted in ten slices of ``ttl_s``, as the source does, so a right to a retry lasts
+    between nine tenths of it and all. Source: Finagle project, ``RetryBudget`` and
+    ``TokenBucket.newLeakyBucket`` (defaults: ttl 10 s, 10 retries a second, 20 %); the idea: Beyer
+    et al. (eds.), "Site Reliability Engineering", 2016, chapter 21, "Deciding to Retry" (per
+    client, 10 %).
     """
 
     fraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2

@@ -8,7 +8,13 @@ from pydantic import Field, model_validator
 
 from capplan.catalog.dtypes import Dtype
 from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
-from capplan.scenario.batching import ContiguousKv, LevelPolicy, QueuePolicy, Speculation
+from capplan.scenario.batching import (
+    ContiguousKv,
+    LevelPolicy,
+    QueuePolicy,
+    Reservation,
+    Speculation,
+)
 from capplan.scenario.faults import Factor
 from capplan.scenario.layers import Queue, Router
 from capplan.scenario.loading import ModelLoad
@@ -59,6 +65,14 @@ class ContinuousBatching(Part):
     """Tokens per chunk of a streamed answer, after the first token, which goes at once."""
     cancel_frees: bool = True
     """A request whose caller has left ends with the step; False = it is served to its end."""
+    reserved: tuple[Reservation, ...] = ()
+    """Places that some classes or priorities find free, beside those they share with all."""
+    priority_preemption: bool = False
+    """With ``order: priority``, preempt running requests of lower priority (to be computed again)
+    for a waiting one that finds no place or no blocks. vLLM's V0 did so; V1 preempts only for
+    blocks that a running request needs, as happens here without it."""
+    poison: Literal["alone", "batch"] = "alone"
+    """Who fails when a step meets a poisoned request: it alone, or all that the step holds."""
     kv_layout: Literal["paged", "contiguous"] = "paged"
     contiguous: ContiguousKv = ContiguousKv()
     """How KV is laid out with ``kv_layout: contiguous``; ``kv_blocks · block_size`` tokens."""
@@ -95,6 +109,16 @@ class ContinuousBatching(Part):
                 self.max_long_partial_prefills is not None
                 and not self.long_prefill_token_threshold,
                 "max_long_partial_prefills needs a long_prefill_token_threshold above 0",
+            ),
+            (
+                (kept := sum(r.fraction for r in self.reserved)) >= 1,
+                f"reserved: less than 1 in all, so that others find a place, got {kept:.6g}",
+            ),
+            (
+                self.priority_preemption
+                and (self.scheduler.order != "priority" or self.scheduler.ageing_per_s > 0),
+                "priority_preemption needs scheduler.order priority without ageing, got "
+                f"{self.scheduler.order}, ageing_per_s {self.scheduler.ageing_per_s:.6g}",
             ),
             (
                 self.kv_blocks is not None and self.kv_blocks < self.beam_width,
@@ -157,6 +181,8 @@ class DynamicBatching(Part):
     cancel_frees: bool = True
     """A waiting request whose caller has left is taken out; False = it is served all the same. A
     batch that runs goes on with it in either case."""
+    poison: Literal["alone", "batch"] = "alone"
+    """Who fails when a batch meets a poisoned request: it alone, or the whole batch."""
     scheduler: Queue = Queue()
     service: ServiceLaw
 
@@ -205,6 +231,8 @@ class StaticBatching(Part):
     """Longest prompt and answer; where the memory is known, it must hold ``max_batch_size``."""
     gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
     cancel_frees: bool = True
+    """As in dynamic batching."""
+    poison: Literal["alone", "batch"] = "alone"
     """As in dynamic batching."""
     scheduler: Queue = Queue()
     step_time: StepTime = RooflineStep()

@@ -13,6 +13,7 @@ from capplan.replica.footprint import FULL, footprint_fraction, load_seconds, po
 from capplan.replica.job import Job
 from capplan.replica.latency import StepTime, batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
+from capplan.replica.preferring import continuous_engine
 from capplan.replica.resident import Hosted, ResidentEngine
 from capplan.replica.static import StaticEngine, static_step_time
 from capplan.scenario import (
@@ -25,6 +26,7 @@ from capplan.scenario import (
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock
 from capplan.simulation.paced import PacedSteps
+from capplan.simulation.poison import Poison
 from capplan.simulation.steps import StepByStep, Steps
 
 if TYPE_CHECKING:
@@ -44,26 +46,31 @@ def engine_factory(
     engine: EngineKind,
     models: Mapping[str, str],
     paced: bool = False,
+    poison: Poison | None = None,
 ) -> Callable[[], Steps]:
     """Return what builds the steps of one replica.
 
-    ``models`` are those that classes need; ``paced`` steps can change their speed midway, which
-    compiled ones cannot.
+    ``models`` are those that classes need; ``paced`` steps can change their speed midway and
+    ``poison`` can fail them, which compiled ones cannot.
     """
-    if not paced:
+    if not (paced or poison):
         return _factory(pool, service=service, clock=clock, engine=engine, models=models)
     if engine == "fast":
-        logger.info("pool %s: steps may change their speed, so they are not compiled", pool.name)
+        what = "may change their speed" if paced else "may fail"
+        logger.info("pool %s: steps %s, so they are not compiled", pool.name, what)
     build = _factory(pool, service=service, clock=clock, engine="reference", models=models)
 
-    def paced_steps() -> Steps:
+    def own_steps() -> Steps:
         steps = build()
         if not isinstance(steps, StepByStep):
             msg = f"steps one at a time, got {type(steps).__name__}"
             raise TypeError(msg)
-        return PacedSteps(steps.engine, clock=clock, rank=steps.rank)
+        if paced:
+            steps = PacedSteps(steps.engine, clock=clock, rank=steps.rank)
+        steps.poison = poison
+        return steps
 
-    return paced_steps
+    return own_steps
 
 
 def _factory(
@@ -108,7 +115,7 @@ def _continuous_factory(
         logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(missing))
     copy_s = copy_s_per_token(pool)
     return lambda: StepByStep(
-        ContinuousEngine(batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s),
+        continuous_engine(batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s),
         clock=clock,
     )
 
@@ -128,7 +135,7 @@ def _resident_factory(
         if not isinstance(own.batching, ContinuousBatching):
             msg = f"models are of continuous batching, got {own.batching.kind}"
             raise TypeError(msg)
-        return ContinuousEngine(
+        return continuous_engine(
             own.batching,
             step_time=law,
             kv_blocks=kv_blocks(own),

@@ -16,6 +16,7 @@ from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.engines import EngineKind, engine_factory
 from capplan.simulation.frail import FrailReplica, changes_pace, is_frail
 from capplan.simulation.machine import Machine, Rates, Share
+from capplan.simulation.poison import Poison
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import CRASH, Replica
 from capplan.simulation.routing import Target, route_of
@@ -85,6 +86,7 @@ class ServingPool:
         demands: Mapping[str, Rates] | None = None,
         models: Mapping[str, str] | None = None,
         faults: Collection[Fault] = (),
+        poison: Poison | None = None,
     ) -> None:
         self.name = pool.name
         self.queue = BoundedQueue(
@@ -108,6 +110,7 @@ class ServingPool:
             engine="reference" if self._hosts else engine,
             models=models or {},
             paced=changes_pace(pool, faults),
+            poison=poison,
         )
         self._frail = is_frail(pool, faults)
         self._numbers = count()

@@ -19,7 +19,7 @@ from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.steps import Steps
 
 CRASH = "crash"
-BAD_REQUEST, BAD_GATEWAY = 400, 502
+BAD_REQUEST, ENGINE_ERROR, BAD_GATEWAY = 400, 500, 502
 
 
 class Upstream(Protocol):
@@ -274,7 +274,14 @@ class Replica:
             attempt.is_held = False
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
+            elif attempt.outcome == "in_flight":
+                self._fail(attempt)
         self._pool.freed()
+
+    def _fail(self, attempt: Attempt) -> None:
+        """Pass on that the engine failed on an attempt, for the reason that stands on it."""
+        reason, attempt.reason = str(attempt.reason), None
+        self._pool.failed(attempt, Failure("failed", attempt.layer, reason, ENGINE_ERROR))
 
     def _left(self, attempt: Attempt) -> None:
         attempt.is_held = False

@@ -20,6 +20,7 @@ from capplan.simulation.engines import EngineKind
 from capplan.simulation.hedging import callers_of
 from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
+from capplan.simulation.poison import poison_of, poisoned_rows
 from capplan.simulation.pool import ServingPool
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
@@ -42,6 +43,7 @@ class Stream(IntEnum):
     SERVICE = 12
     SCALING = 14
     FAULTS = 15
+    POISON = 16
 
 
 PAYS_FROM = 50_000
@@ -151,6 +153,8 @@ class _Run:
         service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
         engine = engine or _engine_for(len(trace.frame))
         models = {c.name: scenario.model_of(c.name) for c in scenario.classes}
+        rng = stream(seed, replication, Stream.POISON)
+        poisoned = poisoned_rows(scenario, trace.frame, rng)
         self.pools = {
             pool.name: ServingPool(
                 pool,
@@ -163,6 +167,7 @@ class _Run:
                 demands=demands,
                 models=models,
                 faults=faults.targets(scenario, pool),
+                poison=poison_of(pool, scenario, poisoned),
             )
             for index, pool in enumerate(scenario.pools)
         }

@@ -8,6 +8,7 @@ from typing import Protocol
 from capplan.replica.engine import Batch, Engine
 from capplan.replica.job import Job
 from capplan.simulation.clock import Clock
+from capplan.simulation.poison import Poison
 
 
 class Steps(Protocol):
@@ -57,13 +58,20 @@ class Steps(Protocol):
 
 
 class StepByStep:
-    """An engine that knows one step at a time. It defines what is right; see :class:`Steps`."""
+    """An engine that knows one step at a time. It defines what is right; see :class:`Steps`.
+
+    Attributes
+    ----------
+    poison
+        What fails steps; None = nothing does.
+    """
 
     def __init__(self, engine: Engine, *, clock: Clock) -> None:
         self.engine = engine
         self.rank = clock.step_rank()
         self.end_s = math.inf
         self.begun_s = 0.0
+        self.poison: Poison | None = None
         self._clock = clock
 
     @property
@@ -81,6 +89,8 @@ class StepByStep:
     def finish(self, *, stops: bool) -> list[Job]:
         """End the step; return the jobs that leave."""
         now_s, self.end_s = self.end_s, math.inf
+        if self.poison is not None:
+            return self.poison.end(self.engine, now_s)
         return self.engine.end(now_s)
 
     def abort(self, job: Job) -> bool:
