@@ -7,6 +7,7 @@ A :class:`Scenario` is read from YAML by :func:`capplan.scenario.files.load_scen
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -318,6 +319,16 @@ class Scenario(Part):
         tenants = {t.name for t in self.tenants}
         used += [(f"gateway: {m.name}", m.tenant, tenants) for m in self.gateway.meters]
         used += [("gateway.quotas", q.tenant, tenants) for q in self.gateway.quotas]
+        for path, queue in (("gateway.queue", self.gateway.queue), *_queues(self.pools)):
+            used += [(f"{path}.fair", w.name, tenants) for w in queue.fair.tenants]
+            used += [(f"{path}.fair", w.name, classes) for w in queue.fair.classes]
+        used += [
+            (f"pools.{p.name}.batching.reserved", name, classes)
+            for p in self.pools
+            if isinstance(p.batching, ContinuousBatching)
+            for reservation in p.batching.reserved
+            for name in reservation.classes
+        ]
         for field, name, known in used:
             if name is not None and name not in known:
                 msg = f"{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
@@ -401,3 +412,9 @@ class Scenario(Part):
         """Return which of its pool's models a class needs, by name; "" where the pool has none."""
         models = self.pool_of(request_class).models
         return self.request_class(request_class).model or (models[0].name if models else "")
+
+
+def _queues(pools: Iterable[Pool]) -> Iterator[tuple[str, Queue]]:
+    for pool in pools:
+        yield f"pools.{pool.name}.queue", pool.queue
+        yield f"pools.{pool.name}.batching.scheduler", pool.batching.scheduler
