@@ -22,6 +22,7 @@ from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.poison import poison_of, poisoned_rows
 from capplan.simulation.pool import ServingPool
+from capplan.simulation.response_cache import cached_responses
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 
@@ -43,6 +44,7 @@ class Stream(IntEnum):
     SERVICE = 12
     SCALING = 14
     FAULTS = 15
+    RESPONSES = 17
     POISON = 16
 
 
@@ -148,6 +150,12 @@ class _Run:
             returned=self.callers.returned,
         )
         machines = {host.name: Machine(host, clock=clock) for host in scenario.hosts}
+        responses = cached_responses(
+            scenario,
+            gateway=self.gateway,
+            clock=clock,
+            draws=lambda: stream(seed, replication, Stream.RESPONSES),
+        )
         demands = demands_of(scenario)
         routing = stream(seed, replication, Stream.ROUTING).spawn(len(scenario.pools))
         service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
@@ -159,7 +167,7 @@ class _Run:
             pool.name: ServingPool(
                 pool,
                 clock=clock,
-                gateway=self.gateway,
+                gateway=responses or self.gateway,
                 routing=routing[index],
                 service=service[index],
                 engine=engine,
@@ -185,6 +193,8 @@ class _Run:
                 pools=self.pools,
                 clock=clock,
             )
+        if responses is not None:
+            self.gateway.pools = responses.fronts(self.gateway.pools)
         faults.wire(
             scenario,
             pools=self.pools,
@@ -194,11 +204,15 @@ class _Run:
             draws=lambda: stream(seed, replication, Stream.FAULTS),
         )
         self.sampler = timeline.Sampler(
-            timeline.probes(self.callers, self.gateway, self.pools.values()),
+            timeline.probes(
+                self.callers, self.gateway, self.pools.values(), machines.values()
+            ),
             clock=clock,
             span_s=self.last_arrival_s if math.isinf(sent_until_s) else sent_until_s,
         )
 
+        if responses is not None:
+            self.sampler.add(responses.probes())
         elastic.wire(
             scenario,
             pools=self.pools,

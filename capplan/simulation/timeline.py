@@ -23,6 +23,9 @@ decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usag
                                    resident_models, loads_per_s, evictions_per_s,
                                    loading_fraction (of the time), and waiting_for_model in
                                    scheduler_queue (part of its length)
+host            name of a host     compute_units_pressure, io_bytes_per_s_pressure,
+                that pools share   network_bytes_per_s_pressure (how much longer all that use it
+                                   take; 1 = full speed)
 =============== ================== =========================================================
 
 A pool whose replicas come and go has in service_queue also replicas_desired, replicas_asked (that
@@ -45,7 +48,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
+from capplan.replica.prefix import PrefixCache
 from capplan.replica.resident import ResidentEngine
+from capplan.scenario.hosts import RATES
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.fleet import STARTING
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from capplan.simulation.caller import Callers
     from capplan.simulation.fleet import Fleet
     from capplan.simulation.gateway import GatewayHost
+    from capplan.simulation.machine import Machine
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
 
@@ -241,7 +247,12 @@ def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
     return label, np.append(at[:-1], gone), np.append(means, np.full(len(gone), np.nan))
 
 
-def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool]) -> Iterable[Probe]:
+def probes(
+    callers: Callers,
+    gateway: GatewayHost,
+    pools: Iterable[ServingPool],
+    machines: Iterable[Machine] = (),
+) -> Iterable[Probe]:
     """Return the probes of a run."""
     yield from _caller_probes(callers)
     yield Probe("gateway", "", "length", lambda: len(gateway.queue.line))
@@ -260,6 +271,14 @@ def probes(callers: Callers, gateway: GatewayHost, pools: Iterable[ServingPool])
         yield from _pool_probes(pool)
         for replica in pool.replicas:
             yield from _replica_probes(replica)
+    for machine in machines:
+        for index, rate in enumerate(RATES):
+            pressure = partial(_pressure, machine, index)
+            yield Probe("host", machine.name, f"{rate}_pressure", pressure)
+
+
+def _pressure(machine: Machine, index: int) -> float:
+    return machine.pressure()[index]
 
 
 def fleet_probes(pool: str, fleet: Fleet) -> Iterable[Probe]:
@@ -319,6 +338,8 @@ def _replica_probes(replica: Replica, *, there_s: Reading | None = None) -> Iter
     if engine.has_kv:
         yield Probe(decode, name, "kv_usage_fraction", lambda: engine.kv_usage_fraction)
     space = getattr(engine, "kv", None)
+    if isinstance(space, PrefixCache):
+        yield Probe(decode, name, "kv_cached_fraction", lambda: space.cached_fraction)
     if isinstance(space, ContiguousSpace):
         for which in ("internal", "external"):
             wasted = partial(getattr, space, f"{which}_fragmentation_fraction")
