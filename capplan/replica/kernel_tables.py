@@ -2,8 +2,8 @@
 
 A step is the sum of its kernels: every layer's dense kernels at the step's tokens, its attention
 at the step's prefill chunk and decode batch, and the output head at the sequences that get a
-token. What the accelerator idles between kernels is not in a profile: ``overhead_s`` and
-``per_sequence_s``.
+token. The host's work is not in a profile: ``overhead_s`` and ``per_sequence_s``, added to the
+kernels, or hidden behind them where steps are formed ahead.
 
 Two layouts are read:
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from capplan.replica.grid import Curve
 from capplan.replica.memory import model_of
 from capplan.replica.mix_table import MixTable, mix_table
-from capplan.replica.roofline import roofline_step
+from capplan.replica.roofline import hides_host, one_stage, roofline_step
 from capplan.scenario import Pool
 from capplan.schema import DataError
 
@@ -56,6 +56,10 @@ VIDUR_LAYER = (
 )  # fmt: skip
 """Kernels of one layer in Vidur's profile; the addition is part of vLLM's fused norm."""
 
+ATTENTION_S = 14e-6
+"""What decode attention of one layer takes beside reading KV, where the profile has none. Source:
+aiconfigurator-core 0.12, vLLM, one short sequence on H100 and H200 (12 to 15 µs)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelStepTime:
@@ -68,6 +72,8 @@ class KernelStepTime:
     attention: MixTable | RooflineStepTime
     overhead_s: float
     per_sequence_s: float
+    host_hidden: bool = False
+    """Whether the host works while the accelerator does."""
 
     def seconds(
         self,
@@ -78,21 +84,28 @@ class KernelStepTime:
     ) -> float:
         """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
         done = decode_sequences + (1.0 if prefill_tokens else 0.0)
-        seconds = (
-            self.overhead_s
-            + self.per_sequence_s * decode_sequences
-            + self.dense.at(prefill_tokens + decode_sequences)
+        busy = (
+            self.dense.at(prefill_tokens + decode_sequences)
             + self.head.at(done)
+            + self._attention_s(
+                prefill_tokens, prefill_context_tokens, decode_sequences, decode_context_tokens
+            )
         )
+        host = self.overhead_s + self.per_sequence_s * decode_sequences
+        return max(busy, host) if self.host_hidden else busy + host
+
+    def _attention_s(self, prompt: float, pairs: float, sequences: float, context: float) -> float:
         table = self.attention
         if not isinstance(table, MixTable):
-            pairs, context = prefill_context_tokens, decode_context_tokens
-            return seconds + table.per_pair_s * pairs + table.per_context_token_s * context
-        before = 0.0
-        if prefill_tokens:
-            before = prefill_context_tokens / prefill_tokens - prefill_tokens / 2
-        mean = decode_context_tokens / decode_sequences if decode_sequences else 0.0
-        return seconds + table.seconds(prefill_tokens, before, decode_sequences, mean)
+            return (
+                table.per_prefill_token_s * prompt
+                + table.per_pair_s * pairs
+                + table.per_sequence_s * sequences
+                + table.per_context_token_s * context
+            )
+        before = pairs / prompt - prompt / 2 if prompt else 0.0
+        mean = context / sequences if sequences else 0.0
+        return table.seconds(prompt, before, sequences, mean)
 
 
 def kernel_tables(pool: Pool, law: TablesStep) -> KernelStepTime:
@@ -100,6 +113,7 @@ def kernel_tables(pool: Pool, law: TablesStep) -> KernelStepTime:
 
     Raises :class:`DataError` for a folder without a profile in one of the two layouts.
     """
+    one_stage(pool, "tables")
     folder = Path(law.path)
     if (folder / "dense.csv").is_file():
         return _llmservingsim(pool, law, folder)
@@ -122,6 +136,7 @@ def _llmservingsim(pool: Pool, law: TablesStep, folder: Path) -> KernelStepTime:
         attention=_attention(_found(folder, "attention.csv"), layers * US),
         overhead_s=law.overhead_s,
         per_sequence_s=law.per_sequence_s,
+        host_hidden=hides_host(pool),
     )
 
 
@@ -139,11 +154,12 @@ def _vidur(pool: Pool, law: TablesStep, file: Path) -> KernelStepTime:
     most = 4096.0
     head = (rest.head_weights_s, max(rest.head_weights_s, rest.head_per_token_s * most))
     return KernelStepTime(
-        dense=_curve((each * layers + embed) * MS),
+        dense=_curve((each * layers + embed) * MS + layers * ATTENTION_S),
         head=Curve((0.0, most), head),
         attention=rest,
         overhead_s=law.overhead_s,
         per_sequence_s=law.per_sequence_s,
+        host_hidden=hides_host(pool),
     )
 
 

@@ -49,63 +49,20 @@ from capplan.catalog import (
     attention_parameters,
     expert_parameters,
 )
+from capplan.replica.efficiency import (
+    ACTIVATION_BYTES,
+    ALL_REDUCE_S,
+    EIGHT_BIT,
+    EIGHT_BIT_EFFICIENCY,
+    IDLE_CONTEXT_TOKENS,
+    IDLE_PAIR_TOKENS,
+    LINK_EFFICIENCY,
+    kernels,
+    shares_of,
+)
 from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
 from capplan.scenario import ContinuousBatching, Pool, RooflineStep
 from capplan.schema import DataError
-
-COMPUTE_EFFICIENCY = 0.75
-"""Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: between
-A100, H100 and B200 (0.73 to 0.77); see the catalogue."""
-
-MEMORY_EFFICIENCY = 0.8
-"""Share of the peak bandwidth in reading weights, likewise. Source: aiconfigurator-core 0.12,
-``systems/*.yaml`` (``mem_bw_empirical_scaling_factor``)."""
-
-EIGHT_BIT_EFFICIENCY = 0.7
-"""Of the share that 16-bit products reach. Source: aiconfigurator-core 0.12, H100, vLLM 0.24,
-products of 8,192 rows: FP8 0.55 of its peak, bfloat16 0.78."""
-
-PREFILL_ATTENTION_EFFICIENCY = 0.6
-"""Share of the peak rate in causal attention, likewise. Source: Dao, "FlashAttention-2", ICLR 2024
-(50 to 73 % on A100); Shah et al., "FlashAttention-3", NeurIPS 2024 (up to 75 % on H100)."""
-
-IDLE_PAIR_TOKENS = 400.0
-"""Tokens of context that each prefilled token seems to have besides: blocks of queries and keys
-that are only partly used, and too few of them for the whole accelerator. Source: prefill attention
-of 32 heads in aiconfigurator-core 0.12 (H100, A100, L40S) and LLMServingSim (RTX 4090): its share
-of the peak at 1,024 and 2,048 tokens against that at 16,384 (300 to 700)."""
-
-KV_EFFICIENCY = 0.9
-"""Share of the peak bandwidth in reading KV, likewise; 0.8 (A100) to 0.95 (RTX 4090) measured."""
-
-IDLE_CONTEXT_TOKENS = 64.0
-"""Tokens of context that each decoding sequence seems to have besides: half of its last block of
-128 keys (Shah et al., above). Source: decode attention of 64 to 256 sequences of 128 to 1,024
-tokens in aiconfigurator-core 0.12 (H100) and LLMServingSim (RTX 4090): 30 to 180 above the line
-through long contexts."""
-
-LINK_EFFICIENCY = 0.8
-"""Share of the link's rate in a large all-reduce. Source: Vidur's profile of an H100 DGX
-(``network/h100_dgx/all_reduce.csv``, MIT): 64 MiB over 8 accelerators in 0.35 ms is 0.84."""
-
-ALL_REDUCE_S = 1e-5
-"""Latency of one all-reduce, s; also of handing over to the next stage of a pipeline. Source:
-aiconfigurator-core 0.12, ``p2p_latency``."""
-
-LAYER_KERNELS = 10
-"""Kernels of a dense layer: two norms, QKV, rotation, writing KV, attention, output projection,
-gate and up, activation, down. Source: vLLM, ``model_executor/models/llama.py``, 2026."""
-
-EXPERT_KERNELS = 4
-"""More in a layer of experts: router, choice, sorting, sum. Source: vLLM, ``fused_moe.py``."""
-
-LATENT_KERNELS = 6
-"""More in a layer with MLA: projections down and up, their norms, two absorbed products."""
-
-EIGHT_BIT_KERNELS = 4
-"""More in a layer of 8-bit products: quantising the input of each."""
-
-ACTIVATION_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,17 +169,16 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
     """Return the roofline of a pool's model and accelerator, whatever its own step time is."""
     law, found, device = law or RooflineStep(), model_of(pool), accelerator_of(pool)
     share, dtype = pool.tensor_parallel, pool.weight_dtype or found.served_dtype
+    known = shares_of(device, law)
     sixteen = _rate(pool, device, "bfloat16") * share
-    compute = law.compute_efficiency or _known(device.gemm_compute_fraction, COMPUTE_EFFICIENCY)
-    memory = law.memory_efficiency or _known(device.gemm_bandwidth_fraction, MEMORY_EFFICIENCY)
+    compute = known.compute
     if law.compute_efficiency is None and dtype in EIGHT_BIT:
-        flop = _rate(pool, device, dtype) * compute * EIGHT_BIT_EFFICIENCY * share
-    else:
-        flop = _rate(pool, device, dtype) * compute * share
-    attention = sixteen * _known(device.attention_compute_fraction, PREFILL_ATTENTION_EFFICIENCY)
-    bandwidth = device.memory_bandwidth_bytes_per_s * memory * share
+        compute *= EIGHT_BIT_EFFICIENCY
+    flop = _rate(pool, device, dtype) * compute * share
+    attention = sixteen * known.attention
+    bandwidth = device.memory_bandwidth_bytes_per_s * known.memory * share
     size, head = BYTES[dtype], found.vocab_size * found.hidden_size
-    context_s = _context_s(pool, found, device, attention)
+    context_s = _context_s(pool, found, device.memory_bandwidth_bytes_per_s * known.kv, attention)
     windowed = found.sliding_layers / found.num_hidden_layers
     links = _links(pool, found, device)
     touched = found.num_experts_per_tok / found.num_experts if found.num_experts else 0.0
@@ -232,11 +188,11 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
         host_s=law.overhead_s * stages,
         host_per_sequence_s=law.per_sequence_s,
         host_hidden=hides_host(pool),
-        kernels_s=law.kernel_s * _kernels(found, dtype) + links.latency_s,
+        kernels_s=law.kernel_s * kernels(found, dtype) + links.latency_s,
         weights_s=(active_parameters(found) - _chosen_experts(found)) * size / bandwidth,
         per_token_s=2 * active_parameters(found) / flop,
         head_weights_s=head * max(size, ACTIVATION_BYTES) / bandwidth,
-        head_per_token_s=2 * head / (sixteen * compute),
+        head_per_token_s=2 * head / (sixteen * known.compute),
         moved_per_token_s=_moved_bytes(found) / bandwidth + links.per_token_s,
         per_prefill_token_s=pair_s * IDLE_PAIR_TOKENS,
         per_pair_s=pair_s,
@@ -265,19 +221,15 @@ def hides_host(pool: Pool) -> bool:
     return formed_ahead or pool.pipeline_parallel > 1
 
 
-EIGHT_BIT = ("fp8", "int8")
-
-
-def _known(share: float, otherwise: float) -> float:
-    return otherwise if math.isnan(share) else share
-
-
-def _kernels(found: Model, dtype: str) -> int:
-    """Return how many kernels a step runs one after the other."""
-    each = LAYER_KERNELS
-    each += EIGHT_BIT_KERNELS if dtype in EIGHT_BIT else 0
-    each += LATENT_KERNELS if found.kv_lora_rank else 0
-    return each * found.num_hidden_layers + EXPERT_KERNELS * found.moe_layers
+def one_stage(pool: Pool, kind: str) -> None:
+    """Raise :class:`DataError` for a pipeline whose steps come from tables of whole models."""
+    if pool.pipeline_parallel > 1:
+        raise DataError(
+            f"1 for step times of kind {kind} (a pipeline's are of kind roofline)",
+            where=f"pool {pool.name}",
+            field="pipeline_parallel",
+            value=pool.pipeline_parallel,
+        )
 
 
 def active_parameters(found: Model) -> int:
@@ -310,15 +262,14 @@ def _pair_flop(found: Model) -> float:
     return 2.0 * found.num_hidden_layers * found.num_attention_heads * width
 
 
-def _context_s(pool: Pool, found: Model, device: Accelerator, attention: float) -> float:
+def _context_s(pool: Pool, found: Model, bandwidth: float, attention: float) -> float:
     """Return the time of attending to one token of context in decode, over all layers, s.
 
     MLA attends in the compressed space, so one vector serves all heads: many FLOP for few bytes.
     Source: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.2.
     """
     per_token = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
-    share = _known(device.kv_bandwidth_fraction, KV_EFFICIENCY)
-    moved_s = per_token / (device.memory_bandwidth_bytes_per_s * share)
+    moved_s = per_token / bandwidth
     width = 2 * found.head_dim
     if found.kv_lora_rank:
         width = 2 * found.kv_lora_rank + found.qk_rope_head_dim

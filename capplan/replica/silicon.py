@@ -26,7 +26,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,11 +36,19 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.replica.memory import accelerator_of, model_of
 from capplan.replica.mix_table import MixTable, mix_table
+from capplan.replica.roofline import hides_host, one_stage
+from capplan.replica.silicon_inputs import (
+    engine_config,
+    head_parts,
+    kv_type,
+    model_config,
+    scheduled,
+    weights_type,
+)
 from capplan.scenario import Pool
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
-    from capplan.catalog import Model
     from capplan.scenario import SiliconStep
 
 SYSTEMS = {
@@ -51,10 +59,6 @@ SYSTEMS = {
     "L40S": "l40s",
 }
 """Accelerators whose kernels the database holds, and their names in it."""
-
-MOST_KV_HEADS = 8
-"""KV heads per accelerator up to which decode attention was measured. Source: the column
-``num_key_value_heads`` of aiconfigurator-core 0.12, ``generation_attention_perf.parquet``."""
 
 CHUNKS = (1.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 BEFORES = (0.0, 1024.0, 4096.0, 16384.0, 65536.0)
@@ -75,6 +79,8 @@ class SiliconStepTime:
     steps: MixTable
     overhead_s: float
     per_sequence_s: float
+    host_hidden: bool = False
+    """Whether the host works while the accelerator does."""
 
     def seconds(
         self,
@@ -89,11 +95,9 @@ class SiliconStepTime:
             before = max(prefill_context_tokens / prefill_tokens - prefill_tokens / 2, 0.0)
         if decode_sequences:
             mean = decode_context_tokens / decode_sequences
-        return (
-            self.overhead_s
-            + self.per_sequence_s * decode_sequences
-            + self.steps.seconds(prefill_tokens, before, decode_sequences, mean)
-        )
+        busy = self.steps.seconds(prefill_tokens, before, decode_sequences, mean)
+        host = self.overhead_s + self.per_sequence_s * decode_sequences
+        return max(busy, host) if self.host_hidden else busy + host
 
 
 def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
@@ -102,6 +106,7 @@ def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
     Raises :class:`DataError` where the extra is not installed, or the database does not know the
     model, accelerator or engine.
     """
+    one_stage(pool, "silicon")
     device = accelerator_of(pool).name
     if device not in SYSTEMS:
         known = ", ".join(sorted(SYSTEMS))
@@ -110,18 +115,19 @@ def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
     asked = {
         "form": FORM,
         "package": _version(),
-        "model": _config(model_of(pool)),
+        "model": model_config(model_of(pool)),
         "system": SYSTEMS[device],
         "backend": law.backend,
         "backend_version": law.backend_version,
         "tensor_parallel": pool.tensor_parallel,
-        "weights": _weights(pool),
-        "kv": _kv(pool),
+        "weights": weights_type(pool),
+        "kv": kv_type(pool),
     }
     return SiliconStepTime(
         steps=_table(json.dumps(asked, sort_keys=True)),
         overhead_s=law.overhead_s,
         per_sequence_s=law.per_sequence_s,
+        host_hidden=hides_host(pool),
     )
 
 
@@ -184,13 +190,9 @@ def _ask(asked: dict[str, Any]) -> list[float]:
         try:
             from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
 
-            model = RustForwardPassPerfModel.from_native(_native(asked, folder))
+            model = RustForwardPassPerfModel.from_native(engine_config(asked, folder))
             extra = _extrapolated(asked, folder)
-            return [
-                _seconds(model.estimate_forward_pass_time_ms({"scheduled_requests": _step(*point)}))
-                - extra.get(point[2:], 0.0)
-                for point in _points()
-            ]
+            return [_seconds(model, point) - extra.get(point[2:], 0.0) for point in _points()]
         except (ValueError, RuntimeError, KeyError) as err:
             told = " ".join(str(err).split()).replace(folder, asked["model"]["_name_or_path"])
             raise DataError(
@@ -200,7 +202,8 @@ def _ask(asked: dict[str, Any]) -> list[float]:
             ) from err
 
 
-def _seconds(estimate_ms: float | None) -> float:
+def _seconds(model: Any, point: tuple[float, float, float, float]) -> float:
+    estimate_ms = model.estimate_forward_pass_time_ms({"scheduled_requests": scheduled(*point)})
     if estimate_ms is None:
         msg = "no estimate of a step"
         raise ValueError(msg)
@@ -210,7 +213,7 @@ def _seconds(estimate_ms: float | None) -> float:
 def _extrapolated(asked: dict[str, Any], folder: str) -> dict[tuple[float, float], float]:
     """Return by how much decode attention of many KV heads is too slow, s; see the module."""
     config = asked["model"]
-    parts = _parts(config, asked["tensor_parallel"])
+    parts = head_parts(config, asked["tensor_parallel"])
     if parts == 1:
         return {}
     own = _engine(asked, folder)
@@ -224,17 +227,6 @@ def _extrapolated(asked: dict[str, Any], folder: str) -> dict[tuple[float, float
         for n in SEQUENCES
         for k in CONTEXTS
     }
-
-
-def _parts(config: dict[str, Any], share: int) -> int:
-    """Return into how many the KV heads of one accelerator are divided to be among the measured."""
-    if "kv_lora_rank" in config:
-        return 1
-    heads = config["num_key_value_heads"]
-    each = max(heads // share, 1)
-    return next(
-        part for part in range(1, each + 1) if not each % part and each // part <= MOST_KV_HEADS
-    )
 
 
 def _engine(asked: dict[str, Any], folder: str) -> Any:
@@ -254,39 +246,6 @@ def _engine(asked: dict[str, Any], folder: str) -> Any:
 def _attention(engine: Any, sequences: float, context: float) -> float:
     kernels = engine.decode_step_per_op(int(sequences), int(context), 2)
     return sum(float(kernel[1]) for kernel in kernels if kernel[0] == ATTENTION) * MS
-
-
-def _native(asked: dict[str, Any], folder: str) -> dict[str, Any]:
-    weights = asked["weights"]
-    dtypes = {
-        "weight_dtype": weights,
-        "moe_dtype": weights,
-        "activation_dtype": None,
-        "kv_cache_dtype": asked["kv"],
-    }
-    return {
-        "schema_version": 1,
-        "model_name": folder,
-        "system_name": asked["system"],
-        "backend": asked["backend"],
-        "backend_version": asked["backend_version"],
-        "tp_size": asked["tensor_parallel"],
-        "moe_tp_size": asked["tensor_parallel"],
-        "moe_ep_size": 1,
-        "pp_size": 1,
-        "kv_block_size": None,
-        **dtypes,
-    }
-
-
-def _step(chunk: float, before: float, sequences: float, context: float) -> dict[str, int]:
-    return {
-        "num_prefill_requests": int(chunk > 0),
-        "sum_prefill_tokens": int(chunk),
-        "sum_prefill_kv_tokens": int(before),
-        "num_decode_requests": int(sequences),
-        "sum_decode_kv_tokens": int(sequences * context),
-    }
 
 
 def _version() -> str:
@@ -311,85 +270,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-def _weights(pool: Pool) -> str | None:
-    """Return the database's name for the type of a pool's weights; None = 16 bits."""
-    found = model_of(pool)
-    dtype = pool.weight_dtype or found.served_dtype
-    if dtype in SIXTEEN:
-        return None
-    if dtype != "fp8":
-        raise DataError("fp8 or a type of 16 bits for step times of kind silicon",
-                        where=f"pool {pool.name}", field="weight_dtype", value=dtype)  # fmt: skip
-    return "fp8_block" if found.kv_lora_rank else "fp8"
-
-
-def _kv(pool: Pool) -> str | None:
-    """Return the database's name for the type of a pool's KV; None = 16 bits."""
-    if pool.kv_dtype is None or pool.kv_dtype in SIXTEEN:
-        return None
-    if pool.kv_dtype != "fp8":
-        raise DataError("fp8 or a type of 16 bits for step times of kind silicon",
-                        where=f"pool {pool.name}", field="kv_dtype",
-                        value=pool.kv_dtype)  # fmt: skip
-    return "fp8"
-
-
-def _config(found: Model) -> dict[str, Any]:
-    """Return the model as a Hugging Face ``config.json`` of a family the database knows."""
-    config: dict[str, Any] = {
-        "_name_or_path": found.name,
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": found.hidden_size,
-        "intermediate_size": found.intermediate_size,
-        "num_hidden_layers": found.num_hidden_layers,
-        "num_attention_heads": found.num_attention_heads,
-        "num_key_value_heads": found.num_key_value_heads,
-        "head_dim": found.head_dim,
-        "vocab_size": found.vocab_size,
-        "max_position_embeddings": found.max_position_embeddings or 131072,
-        "tie_word_embeddings": found.tie_word_embeddings,
-        "torch_dtype": "bfloat16",
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-    }
-    if found.kv_lora_rank:
-        return config | _latent(found)
-    if not found.num_experts:
-        return config
-    if found.moe_intermediate_size in (0, found.intermediate_size):
-        return config | {
-            "architectures": ["MixtralForCausalLM"],
-            "model_type": "mixtral",
-            "num_local_experts": found.num_experts,
-            "num_experts_per_tok": found.num_experts_per_tok,
-        }
-    return config | {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "num_experts": found.num_experts,
-        "num_experts_per_tok": found.num_experts_per_tok,
-        "moe_intermediate_size": found.moe_intermediate_size,
-    }
-
-
-SIXTEEN: Sequence[str] = ("float16", "bfloat16")
-
-
-def _latent(found: Model) -> dict[str, Any]:
-    return {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "deepseek_v3",
-        "kv_lora_rank": found.kv_lora_rank,
-        "q_lora_rank": found.q_lora_rank,
-        "qk_rope_head_dim": found.qk_rope_head_dim,
-        "qk_nope_head_dim": found.qk_nope_head_dim,
-        "v_head_dim": found.v_head_dim,
-        "n_routed_experts": found.num_experts,
-        "n_shared_experts": found.num_shared_experts,
-        "num_experts_per_tok": found.num_experts_per_tok,
-        "moe_intermediate_size": found.moe_intermediate_size,
-        "first_k_dense_replace": found.first_dense_layers,
-    }

@@ -56,7 +56,7 @@ class TablesStep(Part):
     path: str
     """Folder of a kernel profile."""
     overhead_s: Seconds = 0.0
-    """What the accelerator idles between the kernels of a step, s."""
+    """The host's work for a step, s; hidden behind the kernels where steps are formed ahead."""
     per_sequence_s: Seconds = 0.0
     """The same for each decoding sequence of a step, s."""
 
@@ -69,7 +69,7 @@ class SiliconStep(Part):
     backend_version: str = "current"
     """Version of the engine in the database; ``current`` = its newest complete one."""
     overhead_s: Seconds = 0.0
-    """What the accelerator idles in a step, s."""
+    """The host's work for a step, s; hidden behind the kernels where steps are formed ahead."""
     per_sequence_s: Seconds = 0.0
     """The same for each decoding sequence of a step, s."""
 

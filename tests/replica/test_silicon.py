@@ -6,6 +6,7 @@ import pytest
 
 from capplan.replica import silicon
 from capplan.replica.latency import step_time
+from capplan.replica.silicon_inputs import head_parts, model_config
 from capplan.scenario import ContinuousBatching, Pool, SiliconStep
 from capplan.schema import DataError
 
@@ -95,10 +96,10 @@ def test_many_kv_heads_are_asked_for_as_more_sequences_with_fewer():
     from capplan.catalog import model
 
     found, narrow = model("Llama-2-7b-hf"), 8 / 32
-    assert silicon._parts(silicon._config(found), 1) == 1 / narrow
-    assert silicon._parts(silicon._config(found), 4) == 1
-    assert silicon._parts(silicon._config(model("Llama-2-13b-hf")), 1) == 5
-    assert silicon._parts(silicon._config(model("DeepSeek-V3")), 1) == 1
+    assert head_parts(model_config(found), 1) == 1 / narrow
+    assert head_parts(model_config(found), 4) == 1
+    assert head_parts(model_config(model("Llama-2-13b-hf")), 1) == 5
+    assert head_parts(model_config(model("DeepSeek-V3")), 1) == 1
     decode, bare = (steps("Llama-2-7b-hf").seconds(0, 0, 64, 64 * k) for k in (8192, 4096))
     bytes_read = 64 * 4096 * 2 * 32 * 128 * 2 * 32
     # Reading that KV at the peak bandwidth of 3.35 TB/s; extrapolated it came out at 0.7 of it.
