@@ -48,8 +48,10 @@ class Retry(Part):
     never_on_status: tuple[Annotated[int, Field(ge=400, le=599)], ...] = ()
     """HTTP statuses that are final to this caller, whatever the outcome."""
     never_on_reason: tuple[str, ...] = ()
-    """Reasons (``requests.reason``) that are final to this caller. What can never succeed (a
-    request too long for the model, …) is not tried again in any case."""
+    """Reasons (``requests.reason``) that are final to this caller."""
+    heeds_final: bool = True
+    """Whether what is marked as not to be retried (400, 413, a quota used up) is final. A naive
+    caller tries it again; see ``gateway.drop_final_retries``."""
     honour_retry_after: bool = True
     max_retry_after_s: PositiveSeconds | None = None
     """The caller waits no longer than this because of a Retry-After, s; None = as it says.

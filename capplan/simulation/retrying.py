@@ -16,7 +16,7 @@ def is_final(retry: Retry, failure: Failure) -> bool:
     """Return whether a failure ends the request, however many attempts are left."""
     return (
         failure.outcome not in retry.retry_on
-        or not failure.can_be_retried
+        or (retry.heeds_final and not failure.can_be_retried)
         or failure.reason in retry.never_on_reason
         or failure.status in retry.never_on_status
     )

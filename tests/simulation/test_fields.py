@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 
 from capplan.scenario import (
+    Accept,
+    Allowance,
     ContiguousKv,
     ContinuousBatching,
     Crash,
     Demand,
     DynamicBatching,
     Gateway,
+    GatewayRetryBudget,
     Host,
     LinearStep,
     Network,
@@ -19,6 +22,8 @@ from capplan.scenario import (
     QueuePolicy,
     RateLimit,
     RequestClass,
+    RequestLimit,
+    Reserve,
     ResidentModel,
     Retry,
     Router,
@@ -26,6 +31,8 @@ from capplan.scenario import (
     ServiceLaw,
     Speculation,
     StaticBatching,
+    TenantQuota,
+    TokenLimit,
 )
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
@@ -46,6 +53,20 @@ MODELS = "pools.llm.models"
 STATIC = {"kind": "static", "max_batch_size": 4, "step_time": LINEAR}
 DRAFT = {"num_speculative_tokens": 3, "acceptance": 0.7}
 
+REQUEST_LIMIT = {"name": "r", "rate_rps": 20.0, "burst": 2}
+TOKEN_LIMIT = {
+    "name": "t",
+    "rate_tokens_per_s": 3000.0,
+    "burst_tokens": 800,
+    "output_estimate_tokens": 30,
+}
+ALLOWANCE = {"name": "m", "tokens": 3000, "period_s": 1.5}
+QUOTA = {"tenant": "all", "concurrency": 3, "borrowing_limit": 3}
+OTHER = {"tenant": "c", "concurrency": 5, "lendable_fraction": 0.0}
+RESERVE = {"priority": 0, "concurrency": 4}
+BUDGET = {"retry_fraction": 0.2, "window_s": 1.0}
+ACCEPT = {"rate_per_s": 30.0, "backlog": 6, "max_open": 9, "max_per_caller": 7}
+
 CHANGES = {
     Scenario: {"drain_s": ("drain_s", 0.01), "default_class": ("default_class", "embed")},
     Network: {
@@ -58,10 +79,63 @@ CHANGES = {
         "concurrency": ("gateway.concurrency", None),
         "overhead_s": ("gateway.overhead_s", 0.1),
         "overhead_fraction": ("gateway.overhead_fraction", 0.3),
+        "overhead_concurrency": ("gateway.overhead_concurrency", 1),
+        "accept": ("gateway.accept", ACCEPT),
+        "max_prompt_tokens": ("gateway.max_prompt_tokens", 100),
+        "drop_final_retries": ("gateway.drop_final_retries", True),
+        "retry_budget": ("gateway.retry_budget", BUDGET),
+        "allowances": ("gateway.allowances", [ALLOWANCE]),
+        "rate_limits": ("gateway.rate_limits", [REQUEST_LIMIT]),
+        "token_limits": ("gateway.token_limits", [TOKEN_LIMIT]),
+        "quotas": ("gateway.quotas", [QUOTA, OTHER]),
+        "reclaim": ("gateway.reclaim", "cancel"),
+        "reserves": ("gateway.reserves", [RESERVE]),
+        "when_full": ("gateway.when_full", "displace_lowest"),
     },
     RateLimit: {
         "rate_rps": ("gateway.rate_limit.rate_rps", 20.0),
         "burst": ("gateway.rate_limit.burst", 9),
+    },
+    RequestLimit: {
+        "tenant": ("gateway.rate_limits.r.tenant", "b"),
+        "request_class": ("gateway.rate_limits.r.request_class", "urgent"),
+        "rate_rps": ("gateway.rate_limits.r.rate_rps", 30.0),
+        "burst": ("gateway.rate_limits.r.burst", 7),
+    },
+    TokenLimit: {
+        "tenant": ("gateway.token_limits.t.tenant", "b"),
+        "request_class": ("gateway.token_limits.t.request_class", "urgent"),
+        "rate_tokens_per_s": ("gateway.token_limits.t.rate_tokens_per_s", 4000.0),
+        "burst_tokens": ("gateway.token_limits.t.burst_tokens", 150),
+        "output_estimate_tokens": ("gateway.token_limits.t.output_estimate_tokens", 60),
+        "corrected": ("gateway.token_limits.t.corrected", False),
+    },
+    Allowance: {
+        "tenant": ("gateway.allowances.m.tenant", "b"),
+        "request_class": ("gateway.allowances.m.request_class", "urgent"),
+        "tokens": ("gateway.allowances.m.tokens", 5000),
+        "period_s": ("gateway.allowances.m.period_s", None),
+    },
+    TenantQuota: {
+        "tenant": ("gateway.quotas.0.tenant", "b"),
+        "concurrency": ("gateway.quotas.0.concurrency", 5),
+        "lendable_fraction": ("gateway.quotas.1.lendable_fraction", 0.5),
+        "borrowing_limit": ("gateway.quotas.0.borrowing_limit", 0),
+    },
+    Reserve: {
+        "priority": ("gateway.reserves.0.priority", 1),
+        "concurrency": ("gateway.reserves.0.concurrency", 9),
+    },
+    GatewayRetryBudget: {
+        "retry_fraction": ("gateway.retry_budget.retry_fraction", 0.6),
+        "min_retries_rps": ("gateway.retry_budget.min_retries_rps", 5.0),
+        "window_s": ("gateway.retry_budget.window_s", 0.2),
+    },
+    Accept: {
+        "rate_per_s": ("gateway.accept.rate_per_s", 50.0),
+        "backlog": ("gateway.accept.backlog", 0),
+        "max_open": ("gateway.accept.max_open", 5),
+        "max_per_caller": ("gateway.accept.max_per_caller", 2),
     },
     Router: {
         "policy": ("pools.llm.router.policy", "random"),
@@ -155,6 +229,7 @@ CHANGES = {
         "max_backoff_s": ("classes.chat.retry.max_backoff_s", 0.02),
         "jitter": ("classes.chat.retry.jitter", True),
         "retry_on": ("classes.chat.retry.retry_on", ["failed"]),
+        "heeds_final": ("classes.chat.retry.heeds_final", False),
         "honour_retry_after": ("classes.chat.retry.honour_retry_after", False),
     },
     Host: {
@@ -187,7 +262,16 @@ TWO = {
     "pools.llm.load_bandwidth_bytes_per_s": 5e10,
     "classes.urgent.model": "y",
 }
+NAMED = {"tenants": [{"name": "all"}, {"name": "b"}, {"name": "c"}]}
+NAIVE = {"gateway.max_prompt_tokens": 100, "classes.chat.retry.heeds_final": False}
 GIVEN = {
+    "gateway.quotas": NAMED,
+    "gateway.reclaim": NAMED
+    | {"gateway.concurrency": 4}
+    | {"gateway.quotas": [{"tenant": "all", "concurrency": 1}, {"tenant": "b", "concurrency": 3}]},
+    "gateway.when_full": {"gateway.concurrency": 6, "gateway.queue.length": 2},
+    "gateway.drop_final_retries": NAIVE,
+    "classes.chat.retry.heeds_final": {"gateway.max_prompt_tokens": 100},
     "pools.llm.load_bandwidth_bytes_per_s": TWO,
     "classes.chat.model": TWO,
     f"{LLM}.max_num_partial_prefills": {f"{LLM}.long_prefill_token_threshold": 20},
@@ -211,6 +295,17 @@ GIVEN = {
 }
 """What a field needs to be felt."""
 
+PARTS = {
+    "RequestLimit": {"gateway.rate_limits": [REQUEST_LIMIT]},
+    "TokenLimit": {"gateway.token_limits": [TOKEN_LIMIT]},
+    "Allowance": {"gateway.allowances": [ALLOWANCE]},
+    "TenantQuota": {"gateway.quotas": [QUOTA, OTHER]},
+    "Reserve": {"gateway.reserves": [RESERVE]},
+    "GatewayRetryBudget": {"gateway.retry_budget": BUDGET},
+    "Accept": {"gateway.accept": ACCEPT},
+}
+"""What the fields of a part of the gateway need to be felt."""
+
 QUEUE_CHANGES = {
     "length": 1,
     "wait_limit_s": 0.05,
@@ -227,6 +322,8 @@ ELSEWHERE = {
     },
     Network: {"owner"},
     Gateway: {"owner", "queue"},
+    **{part: {"name", "owner"} for part in (RequestLimit, TokenLimit, Allowance)},
+    **{part: {"owner"} for part in (TenantQuota, Reserve, GatewayRetryBudget, Accept)},
     Pool: {
         "name", "owner", "model", "accelerator", "tensor_parallel", "queue", "router", "batching",
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
@@ -331,6 +428,7 @@ def _trace(trace_of):
         prompt_tokens=rng.integers(10, 230, 240),
         output_tokens=rng.integers(1, 60, 240),
         request_class=names,
+        tenant=["all", "b", "all"] * 80,
     )
 
 
@@ -358,6 +456,8 @@ def given_for(part, path):
         return {VECTOR: STATIC, "classes.urgent.pool": "vector"} | (
             GIVEN[path] if path.endswith("cancel_frees") else {}
         )
+    if part in PARTS:
+        return PARTS[part] | NAMED
     if part == "Speculation":
         return {f"{LLM}.speculation": DRAFT}
     if part == "ResidentModel":
