@@ -16,6 +16,7 @@ from capplan.replica.fast import FastEngine
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate, simulate_many
+from capplan.simulation.fleet import ALIVE
 from capplan.simulation.run import PAYS_FROM, _Run
 
 KEYS = ["request_class", "tenant", "attempt"]
@@ -166,7 +167,51 @@ def dynamic():
     )
 
 
+def elastic():
+    """Return what lets the replicas of a pool come and go within seconds."""
+    laws = st.sampled_from(
+        [{"kind": "fixed", "seconds": s} for s in (0.0, 0.2)]
+        + [{"kind": "lognormal", "p50_s": 0.1, "p95_s": 0.5}]
+    )
+    trigger = {"metric": "queue_length", "source": "external", "target": 2.0}
+    metrics = st.sampled_from(
+        [
+            {"metric": name, "target": target}
+            for name, target in (("in_flight", 2.0), ("running", 1.0))
+        ]
+        + [{"metric": "busy_fraction", "target": 0.5}, trigger]
+    )
+    keda = {"polling_interval_s": 0.2, "cooldown_s": 0.3}
+    rules = st.fixed_dictionaries(
+        {
+            "max_replicas": st.integers(1, 5),
+            "metrics": st.lists(metrics, max_size=1).map(lambda more: [trigger, *more]),
+            "sync_period_s": st.sampled_from([0.1, 0.3]),
+            "scrape_interval_s": st.just(0.1),
+            "metric_lag_s": st.sampled_from([0.0, 0.15]),
+            "behavior": st.sampled_from([0.0, 0.4]).map(
+                lambda window: {"scale_down": {"stabilization_window_s": window}}
+            ),
+        }
+    )
+    zero = rules.map(lambda one: one | {"min_replicas": 0, "event_driven": keda})
+    return st.fixed_dictionaries(
+        {
+            "lifecycle": st.fixed_dictionaries(
+                {"provisioning": laws, "model_load": laws, "grace_period_s": st.floats(0, 1)}
+            ),
+            "autoscaler": rules | zero,
+            "standby": maybe() | st.builds(lambda law: {"replicas": 1, "ready": law}, laws),
+            "resource_pool": st.just("rack"),
+        }
+    )
+
+
 def pools(name):
+    return st.builds(lambda plain, more: plain | more, plain_pools(name), st.just({}) | elastic())
+
+
+def plain_pools(name):
     return st.fixed_dictionaries(
         {
             "name": st.just(name),
@@ -233,10 +278,13 @@ def faults():
 
 @st.composite
 def scenarios(draw):
+    both = [draw(pools("a")), draw(pools("b"))]
+    begins = sum(pool["replicas"] + bool(pool.get("standby")) for pool in both)
     return {
         "classes": [draw(classes("chat", "a")), draw(classes("embed", "b"))],
         "tenants": [{"name": "x"}, {"name": "y"}],
-        "pools": [draw(pools("a")), draw(pools("b"))],
+        "pools": both,
+        "resource_pools": [{"name": "rack", "accelerators": begins + draw(st.integers(0, 4))}],
         "network": {"one_way_s": draw(st.sampled_from([0.0, 0.015]))},
         "gateway": draw(gateways()),
         "faults": draw(st.lists(faults(), max_size=3)),
@@ -370,6 +418,21 @@ def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, sce
         assert built.gateway.concurrency is None or open_slots <= built.gateway.concurrency
         for pool in built.pools:
             check_pool(pool, run.pools[pool.name])
+            check_fleet(pool, run.pools[pool.name])
+
+
+def check_fleet(rules, pool):
+    if pool.fleet is None:
+        return
+    there = [m.replica for m in pool.fleet.members if m.replica is not None]
+    assert {replica.name for replica in there} == {replica.name for replica in pool.replicas}
+    assert len({member.name for member in pool.fleet.members}) == len(pool.fleet.members)
+    assert pool.fleet.count(*ALIVE) == pool.fleet.target
+    assert rules.autoscaler is None or pool.fleet.target <= max(
+        rules.autoscaler.max_replicas, rules.replicas
+    )
+    draining = {member.name for member in pool.fleet.members if member.phase == "draining"}
+    assert draining == {replica.name for replica in pool.replicas if replica.draining}
 
 
 def check_pool(rules, pool):
