@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from capplan.catalog import price
-from capplan.results.requests import outcome_is
 from capplan.results.run import RunResult
 from capplan.results.timelines import held_values
 from capplan.scenario import Pool, Scenario
@@ -63,13 +62,13 @@ def cost_usd(result: RunResult, *, pools: tuple[Pool, ...] | None = None) -> flo
 
 def cost_usd_per_success(result: RunResult, table: pd.DataFrame) -> float:
     """Return the cost of all pools per success; NaN unknown, +inf without a success."""
-    return _per(cost_usd(result), int(outcome_is(table, "succeeded").sum()))
+    return _per(cost_usd(result), int(table["success"].sum()))
 
 
 def class_cost_usd_per_success(result: RunResult, table: pd.DataFrame, name: str) -> float:
     """Return a class's cost per success, by :func:`class_cost_usd`; NaN, +inf as for all."""
     own = (table["request_class"] == name).to_numpy(np.bool_)
-    successes = int((outcome_is(table, "succeeded") & own).sum())
+    successes = int((table["success"].to_numpy(np.bool_) & own).sum())
     return _per(class_cost_usd(result, table, name), successes)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from capplan.results.breakers import breaker_figures
 from capplan.results.cost import class_cost_usd_per_success, cost_usd_per_success
-from capplan.results.requests import outcome_is, per_request, wasted_tokens
+from capplan.results.requests import degraded_answers, outcome_is, per_request, wasted_tokens
 from capplan.results.run import RunResult
 from capplan.results.timelines import time_average, time_summary
 from capplan.results.waits import QUEUES, double_queued, queue_waits, waited_twice
@@ -28,8 +29,10 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     """Return the figures of a run, over the requests that start after the warm-up.
 
     ``ttft_s``, ``tpot_s`` and ``e2e_s`` are of successes only; the ``*_censored_s`` beside them
-    count every other request as +inf. Rates divide by the time from the end of the warm-up to the
-    end of the run. ``table`` is the run's :func:`per_request`, if there is one already.
+    count every other request as +inf. ``degraded`` answers are counted under their outcome too,
+    and are successes for a class that allows them. Rates divide by the time from the end of the
+    warm-up to the end of the run. ``table`` is the run's :func:`per_request`, if there is one
+    already.
 
     Returns
     -------
@@ -54,6 +57,7 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
         "stable": system_stability(result, table=requests).stable,
         "accelerator_busy_fraction": time_average(result, "busy_fraction"),
         "kv_usage": time_summary(result, "kv_usage_fraction"),
+        "breakers": breaker_figures(result),
         "cost_usd_per_success": cost_usd_per_success(result, requests),
         "by_class": by_class,
         "wall_s": result.wall_s,
@@ -104,12 +108,14 @@ def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) 
     return {
         "offered": offered,
         "outcomes": counts,
+        "degraded": int(degraded_answers(requests).sum()),
         "goodput_rps": _per(good_count(requests), span),
         "goodput_fraction": _per(good_count(requests), offered),
         "throughput_rps": _per(counts["succeeded"], span),
         "output_tokens_per_s": _per(float(tokens.sum()), span),
         "retry_amplification": _per(len(attempts), offered),
-        **{column: summary(requests[column]) for column in LATENCIES},
+        **{column: summary(requests.loc[requests["success"], column]) for column in LATENCIES[:3]},
+        **{column: summary(requests[column]) for column in LATENCIES[3:]},
         "queue_wait_s": {layer: summary(waits[layer]) for layer in QUEUES},
         "error_rate_fraction": _per(counts["rejected"] + counts["failed"], offered),
         "timeout_fraction": _per(counts["timed_out"], offered),

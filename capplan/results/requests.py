@@ -40,19 +40,21 @@ def per_request(result: RunResult, *, warmup: bool = False) -> pd.DataFrame:
     """Return one row per intended request, in order of intended start.
 
     The outcome is that of the decisive attempt: the first that succeeded, else one still in
-    flight, else the last. Latencies count from the first attempt's intended start and are NaN
-    unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are +inf then (also
-    for a request still in flight, whose latency is at least beyond the run). ``tpot_s`` is NaN
-    for one token and for an answer that is not streamed. ``good`` is 1.0 for a success with every
-    promise to the request held, 0.0 otherwise, NaN where a promise can't be checked.
+    flight, else the last. ``success`` says that it succeeded and its answer was not degraded, or
+    its class allows that. Latencies count from the first attempt's intended start and are NaN
+    unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are +inf unless it is
+    a success (also for a request still in flight, whose latency is at least beyond the run).
+    ``tpot_s`` is NaN for one token and for an answer that is not streamed. ``good`` is 1.0 for a
+    success with every promise to the request held, 0.0 otherwise, NaN where a promise can't be
+    checked.
 
     Requests that start within the scenario's warm-up are left out, unless ``warmup``.
 
     Returns
     -------
     DataFrame
-        Columns ``KEPT``, then ``intended_start_s, attempts, wasted_tokens, ttft_s, e2e_s, tpot_s,
-        ttft_censored_s, e2e_censored_s, good``; index 0..n-1.
+        Columns ``KEPT``, then ``intended_start_s, attempts, wasted_tokens, success, ttft_s,
+        e2e_s, tpot_s, ttft_censored_s, e2e_censored_s, good``; index 0..n-1.
     """
     log = result.requests.reset_index(drop=True)
     codes, first, decisive = _attempt_groups(log)
@@ -62,6 +64,7 @@ def per_request(result: RunResult, *, warmup: bool = False) -> pd.DataFrame:
     table["attempts"] = np.bincount(codes, minlength=count)
     table["wasted_tokens"] = np.bincount(codes, weights=wasted_tokens(log), minlength=count)
     first_token = log["first_token_s"].to_numpy(np.float64)[decisive]
+    table["success"] = _successes(table, result.scenario)
     _add_latencies(table, first_token)
     table["good"] = _good(table, result.scenario)
     if not warmup:
@@ -91,6 +94,12 @@ def outcome_is(table: pd.DataFrame, outcome: str) -> npt.NDArray[np.bool_]:
     return table["outcome"].eq(outcome).to_numpy(np.bool_)
 
 
+def answered_by_gateway(log: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which attempts the gateway answered itself, from its response cache."""
+    decided = log["outcome_layer"].eq("gateway").fillna(False).to_numpy(np.bool_)
+    return outcome_is(log, "succeeded") & decided
+
+
 def wasted_tokens(log: pd.DataFrame) -> Floats:
     """Return the tokens wasted by each attempt; 0 for one that surely never ran, NaN unknown.
 
@@ -105,7 +114,7 @@ def wasted_tokens(log: pd.DataFrame) -> Floats:
 
 
 def _add_latencies(table: pd.DataFrame, first_token: Floats) -> None:
-    succeeded = outcome_is(table, "succeeded")
+    succeeded, success = outcome_is(table, "succeeded"), table["success"].to_numpy(np.bool_)
     start = table["intended_start_s"].to_numpy(np.float64)
     tokens = table["output_tokens"].to_numpy(np.float64, na_value=np.nan)
     ttft = np.where(succeeded, first_token - start, np.nan)
@@ -114,8 +123,8 @@ def _add_latencies(table: pd.DataFrame, first_token: Floats) -> None:
     gaps = np.where(several, tokens - 1, np.nan)
     table["ttft_s"], table["e2e_s"] = ttft, e2e
     table["tpot_s"] = (e2e - ttft) / gaps
-    table["ttft_censored_s"] = np.where(succeeded, ttft, np.inf)
-    table["e2e_censored_s"] = np.where(succeeded, e2e, np.inf)
+    table["ttft_censored_s"] = np.where(success, ttft, np.inf)
+    table["e2e_censored_s"] = np.where(success, e2e, np.inf)
 
 
 def streamed(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -123,13 +132,26 @@ def streamed(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return (table["streaming"].astype("object") != False).to_numpy(np.bool_)  # noqa: E712
 
 
+def _successes(table: pd.DataFrame, scenario: Scenario) -> npt.NDArray[np.bool_]:
+    """Return which requests were answered as their class allows: whole, or degraded."""
+    codes, names = pd.factorize(table["request_class"])
+    allows = np.array([scenario.request_class(name).allows_degraded for name in names], np.bool_)
+    allowed = allows[codes] if allows.size else np.empty(0, np.bool_)
+    return outcome_is(table, "succeeded") & (allowed | ~_true(table["degraded"]))
+
+
+def degraded_answers(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which rows are answers that a protective action degraded, allowed or not."""
+    return outcome_is(table, "succeeded") & _true(table["degraded"])
+
+
 def _good(table: pd.DataFrame, scenario: Scenario) -> Floats:
     """Return for each request whether every promise to it held: 1.0, 0.0, NaN where unknown.
 
     TTFT and TPOT promises speak of streamed answers; a TPOT that is undefined (one token) holds.
-    A degraded answer is not good. The request's own deadline stands before its class's.
+    The request's own deadline stands before its class's.
     """
-    held = np.where(outcome_is(table, "succeeded") & ~_true(table["degraded"]), 1.0, 0.0)
+    held = np.where(table["success"].to_numpy(np.bool_), 1.0, 0.0)
     stream = streamed(table)
     tokens = table["output_tokens"].to_numpy(np.float64, na_value=np.nan)
     limits = _limits(table, scenario)

@@ -100,7 +100,7 @@ def _nothing(judged: Judged, rule: str, evidence: str) -> Reason:
 def _latency(judged: Judged, rule: str) -> Iterator[Reason]:
     """Judge a latency at the promised quantile, failures as +inf."""
     requests = judged.requests
-    succeeded = outcome_is(requests, "succeeded")
+    succeeded = requests["success"].to_numpy(np.bool_)
     applies = np.ones(len(requests), dtype=np.bool_)
     if rule in ("ttft_s", "tpot_s"):
         applies = streamed(requests)
@@ -172,8 +172,7 @@ def _deadline(judged: Judged) -> Iterator[Reason]:
 
 
 def _availability(judged: Judged) -> Iterator[Reason]:
-    degraded = (judged.requests["degraded"].astype("object") == True).to_numpy()  # noqa: E712
-    count = int((outcome_is(judged.requests, "succeeded") & ~degraded).sum())
+    count = int(judged.requests["success"].sum())
     least = judged.promises.availability_fraction
     yield from _share(judged, "availability_fraction", count, least=least, text="succeed")
 
@@ -216,7 +215,7 @@ def _cost(judged: Judged) -> Iterator[Reason]:
             next_action=f"set pools.{pool.name}.price_usd_per_accelerator_hour",
         )
         return
-    successes = int(outcome_is(judged.requests, "succeeded").sum())
+    successes = int(judged.requests["success"].sum())
     value = total / successes if successes else math.inf
     limit = judged.promises.cost_usd_per_success or math.nan
     text = f"{value:.3g} USD per success of {successes}, promised {limit:g}"

@@ -158,7 +158,7 @@ def allowance(promises: Promises, rule: str) -> float:
 def _violations(own: pd.DataFrame, promises: Promises, rule: str) -> tuple[Flags, Flags]:
     """Return to which requests a promise applies, and which break it (a failure breaks it)."""
     everyone = np.ones(len(own), dtype=np.bool_)
-    succeeded = outcome_is(own, "succeeded")
+    succeeded = own["success"].to_numpy(np.bool_)
     if rule == "deadline_s":
         limit = own["deadline_s"].to_numpy(np.float64, na_value=np.nan)
         limit = np.where(np.isnan(limit), promises.deadline_s or np.nan, limit)

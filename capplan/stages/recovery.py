@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.requests import outcome_is
 from capplan.slo import Outcome, Reason
 from capplan.stages.scaling import FIXED, replica_counts, scales
 from capplan.statistics import share_interval
@@ -253,7 +252,7 @@ def _same_version(stage: Stage, baseline: Stage | None) -> Reason:
 def _error_rate(baseline: Stage | None) -> float:
     if baseline is None or not len(baseline.table):
         return 0.0
-    return float((~outcome_is(baseline.table, "succeeded")).mean())
+    return float((~baseline.table["success"].to_numpy(np.bool_)).mean())
 
 
 def _versions(run: RunResult) -> dict[str, str]:
@@ -277,7 +276,7 @@ def errors_back(table: pd.DataFrame, begin: float, end: float, *, usual: float =
     is back at the last failure of the last such part: 0 if there is none, NaN if that is the last
     part of all.
     """
-    bad = ~outcome_is(table, "succeeded")
+    bad = ~table["success"].to_numpy(np.bool_)
     back = 0.0
     for low, high in pairwise(np.linspace(begin, end, PARTS + 1)):
         inside = table["intended_start_s"].between(low, high, inclusive="left").to_numpy()
