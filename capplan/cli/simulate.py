@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _print(document: Mapping[str, Any], out: str | None) -> None:
-    outcomes = document["outcomes"]
+    outcomes = {**document["outcomes"], "of these degraded": document["degraded"]}
     sys.stdout.write(f"run {document['run_id']}: {document['offered']:,} requests offered\n\n")
     print_table(
         [(name, count) for name, count in outcomes.items() if count], ["outcome", "requests"]
@@ -88,6 +88,11 @@ def _print(document: Mapping[str, Any], out: str | None) -> None:
     sys.stdout.write("\n")
     keys = ("ttft_s", "ttft_censored_s", "tpot_s", "e2e_s", "e2e_censored_s")
     print_table([(key, *spread(document.get(key), QUANTILES)) for key in keys], ["", *QUANTILES])
+    if document["breakers"]:
+        sys.stdout.write("\n")
+        keys = ("rule", "pool", "opened", "open_s", "first_open_s")
+        rows = [spread(entry, keys) for entry in document["breakers"]]
+        print_table(rows, ["breaker", "pool", "opened", "open (s)", "first (s)"])
     print_verdict(document["verdict"])
     if out is not None:
         sys.stdout.write(f"\nstored in {out}\n")
