@@ -53,9 +53,30 @@ def test_naive_retries_keep_a_blip_alive_after_the_load_is_back():
     assert late["attempts"].mean() > 5
 
 
-def test_an_attempt_cap_with_jitter_and_retry_after_lets_it_end():
+def test_a_retry_budget_with_jitter_and_retry_after_lets_it_end():
     result = run("retry-budget")
-    assert good_after(result, BLIP_END_S + 120) > 0.99
+    assert good_after(result, BLIP_END_S + 60) > 0.99
+    assert headline(result)["retry_amplification"] < 1.2
+    assert result.requests["attempt"].max() > 2
+
+
+def test_it_is_the_budget_that_lets_it_end():
+    without = run("retry-budget", **{"classes.chat.retry.budget": None})
+    assert good_after(without, BLIP_END_S + 60) < 0.1
+    budget = {"fraction": 0.2, "min_per_s": 0.1, "ttl_s": 10.0}
+    alone = run("retry-storm", **{"classes.chat.retry.budget": budget})
+    assert good_after(alone, BLIP_END_S + 60) > 0.99
+
+
+def test_the_second_wave_stands_on_the_timeline():
+    waves = {}
+    for name in ("retry-storm", "retry-budget"):
+        result = run(name)
+        timeline = result.timeline[result.timeline["metric"] == "retries_rps"]
+        late = timeline[timeline["time_s"].between(BLIP_END_S + 60, 590)]
+        waves[name] = late["value"].mean()
+    assert waves["retry-storm"] > 10
+    assert waves["retry-budget"] < 0.1
 
 
 @pytest.mark.parametrize(("name", "back"), [("retry-storm", False), ("retry-budget", True)])
