@@ -6,15 +6,20 @@ import pytest
 from capplan.scenario import (
     Accept,
     Allowance,
+    Autoscaler,
     ContiguousKv,
     ContinuousBatching,
     Crash,
     Demand,
     DynamicBatching,
+    EventDriven,
+    FixedTime,
     Gateway,
     GatewayRetryBudget,
     Host,
+    Lifecycle,
     LinearStep,
+    LognormalTime,
     Network,
     Pool,
     Promises,
@@ -25,11 +30,17 @@ from capplan.scenario import (
     RequestLimit,
     Reserve,
     ResidentModel,
+    ResourcePool,
     Retry,
     Router,
+    ScaleDownRules,
+    ScaleUpRules,
+    ScalingMetric,
+    ScalingPolicy,
     Scenario,
     ServiceLaw,
     Speculation,
+    Standby,
     StaticBatching,
     TenantQuota,
     TokenLimit,
@@ -50,6 +61,8 @@ LINEAR = {
 }
 TERMS = ("base_s", "per_prefill_token_s", "per_sequence_s", "per_context_token_s")
 MODELS = "pools.llm.models"
+SCALE = "pools.llm.autoscaler"
+LIFE = "pools.llm.lifecycle"
 STATIC = {"kind": "static", "max_batch_size": 4, "step_time": LINEAR}
 DRAFT = {"num_speculative_tokens": 3, "acceptance": 0.7}
 
@@ -66,6 +79,8 @@ OTHER = {"tenant": "c", "concurrency": 5, "lendable_fraction": 0.0}
 RESERVE = {"priority": 0, "concurrency": 4}
 BUDGET = {"retry_fraction": 0.2, "window_s": 1.0}
 ACCEPT = {"rate_per_s": 30.0, "backlog": 6, "max_open": 9, "max_per_caller": 7}
+
+ONE_POD = {"type": "Pods", "value": 1, "period_s": 0.5}
 
 CHANGES = {
     Scenario: {"drain_s": ("drain_s", 0.01), "default_class": ("default_class", "embed")},
@@ -146,6 +161,65 @@ CHANGES = {
         "hosts": ("pools.vector.hosts", []),
         "models": ("pools.llm.models", [{"name": "x", "kv_fraction": 0.1}]),
         "load_bandwidth_bytes_per_s": ("pools.llm.load_bandwidth_bytes_per_s", 1e10),
+        "lifecycle": (LIFE, {"model_load": {"kind": "fixed", "seconds": 0.9}}),
+        "standby": ("pools.llm.standby", {"replicas": 1, "ready": {"kind": "fixed", "seconds": 0}}),
+        "autoscaler": (SCALE, {"max_replicas": 3, "metrics": [{"metric": "running", "target": 1}]}),
+        "resource_pool": ("pools.llm.resource_pool", None),
+    },
+    Lifecycle: {
+        "provisioning": (f"{LIFE}.provisioning", {"kind": "fixed", "seconds": 0.7}),
+        "image_pull": (f"{LIFE}.image_pull", {"kind": "fixed", "seconds": 0.7}),
+        "model_load": (f"{LIFE}.model_load", {"kind": "fixed", "seconds": 0.7}),
+        "grace_period_s": (f"{LIFE}.grace_period_s", 0.0),
+    },
+    FixedTime: {"seconds": (f"{LIFE}.provisioning.seconds", 0.7)},
+    LognormalTime: {
+        "p50_s": (f"{LIFE}.model_load.p50_s", 0.3),
+        "p95_s": (f"{LIFE}.model_load.p95_s", 2.0),
+    },
+    Standby: {
+        "replicas": ("pools.llm.standby.replicas", 2),
+        "ready": ("pools.llm.standby.ready", {"kind": "fixed", "seconds": 0.5}),
+        "price_fraction": ("pools.llm.standby.price_fraction", 0.5),
+    },
+    ResourcePool: {"accelerators": ("resource_pools.rack.accelerators", 3)},
+    Autoscaler: {
+        "min_replicas": (f"{SCALE}.min_replicas", 4),
+        "max_replicas": (f"{SCALE}.max_replicas", 3),
+        "metrics": (f"{SCALE}.metrics", [{"metric": "running", "target": 1}]),
+        "sync_period_s": (f"{SCALE}.sync_period_s", 0.4),
+        "tolerance": (f"{SCALE}.tolerance", 0.9),
+        "scrape_interval_s": (f"{SCALE}.scrape_interval_s", 0.3),
+        "metric_lag_s": (f"{SCALE}.metric_lag_s", 0.5),
+    },
+    ScalingMetric: {
+        "metric": (f"{SCALE}.metrics.0.metric", "running"),
+        "source": (f"{SCALE}.metrics.0.source", "external"),
+        "target_type": (f"{SCALE}.metrics.1.target_type", "AverageValue"),
+        "target": (f"{SCALE}.metrics.0.target", 1.0),
+        "activation": (f"{SCALE}.metrics.0.activation", 900.0),
+        "quantile": (f"{SCALE}.metrics.1.quantile", 0.1),
+        "window_s": (f"{SCALE}.metrics.1.window_s", 0.3),
+    },
+    ScaleUpRules: {
+        "stabilization_window_s": (f"{SCALE}.behavior.scale_up.stabilization_window_s", 1.0),
+        "select_policy": (f"{SCALE}.behavior.scale_up.select_policy", "Disabled"),
+        "policies": (f"{SCALE}.behavior.scale_up.policies", [ONE_POD]),
+    },
+    ScaleDownRules: {
+        "stabilization_window_s": (f"{SCALE}.behavior.scale_down.stabilization_window_s", 9.0),
+        "select_policy": (f"{SCALE}.behavior.scale_down.select_policy", "Disabled"),
+        "policies": (f"{SCALE}.behavior.scale_down.policies", [ONE_POD]),
+    },
+    ScalingPolicy: {
+        "type": (f"{SCALE}.behavior.scale_up.policies.0.type", "Percent"),
+        "value": (f"{SCALE}.behavior.scale_up.policies.0.value", 2),
+        "period_s": (f"{SCALE}.behavior.scale_up.policies.0.period_s", 2.0),
+    },
+    EventDriven: {
+        "polling_interval_s": (f"{SCALE}.event_driven.polling_interval_s", 0.9),
+        "cooldown_s": (f"{SCALE}.event_driven.cooldown_s", 60.0),
+        "idle_replicas": (f"{SCALE}.event_driven.idle_replicas", 0),
     },
     ResidentModel: {
         "model": (f"{MODELS}.y.model", "Llama-3.2-3B"),
@@ -264,7 +338,56 @@ TWO = {
 }
 NAMED = {"tenants": [{"name": "all"}, {"name": "b"}, {"name": "c"}]}
 NAIVE = {"gateway.max_prompt_tokens": 100, "classes.chat.retry.heeds_final": False}
+BEGINS = {
+    LIFE: {
+        "provisioning": {"kind": "fixed", "seconds": 0.05},
+        "model_load": {"kind": "lognormal", "p50_s": 0.05, "p95_s": 0.1},
+    }
+}
+SCALES = BEGINS | {
+    SCALE: {
+        "max_replicas": 6,
+        "metrics": [{"metric": "in_flight", "target": 1.5}],
+        "sync_period_s": 0.2,
+        "scrape_interval_s": 0.05,
+        "behavior": {"scale_down": {"stabilization_window_s": 0.0}},
+    },
+    "pools.llm.router.max_in_flight": None,
+}
+RACK = {"resource_pools": [{"name": "rack", "accelerators": 4}], "pools.llm.resource_pool": "rack"}
+LATENCY = {
+    "metric": "e2e_s",
+    "source": "external",
+    "target_type": "Value",
+    "target": 0.2,
+    "quantile": 0.5,
+}
+OUTSIDE = {"metric": "queue_length", "source": "external", "target": 90.0}
+WAKES = {"polling_interval_s": 0.1, "cooldown_s": 0.2}
+ELASTIC = {
+    "Lifecycle": SCALES,
+    "FixedTime": SCALES,
+    "LognormalTime": SCALES,
+    "Standby": SCALES
+    | {"pools.llm.standby": {"replicas": 1, "ready": {"kind": "fixed", "seconds": 0.1}}},
+    "ResourcePool": SCALES | RACK,
+    "Autoscaler": SCALES,
+    "ScalingMetric": SCALES
+    | {
+        f"{SCALE}.metrics": [OUTSIDE | {"target": 3.0}, LATENCY],
+        f"{SCALE}.event_driven": WAKES,
+        f"{SCALE}.min_replicas": 0,
+    },
+    "ScaleUpRules": SCALES,
+    "ScaleDownRules": SCALES,
+    "ScalingPolicy": SCALES | {f"{SCALE}.behavior.scale_up.policies": [ONE_POD]},
+    "EventDriven": SCALES | {f"{SCALE}.metrics": [OUTSIDE], f"{SCALE}.event_driven": WAKES},
+}
+"""What the parts of a pool that scales need to be felt."""
 GIVEN = {
+    LIFE: SCALES,
+    SCALE: BEGINS,
+    "pools.llm.resource_pool": SCALES | RACK,
     "gateway.quotas": NAMED,
     "gateway.reclaim": NAMED
     | {"gateway.concurrency": 4}
@@ -318,7 +441,8 @@ QUEUES = ("gateway.queue", "pools.llm.queue", "pools.llm.batching.scheduler")
 ELSEWHERE = {
     Scenario: {
         "name", "description", "requests", "replicas", "warmup_s", "classes", "tenants", "traffic",
-        "network", "gateway", "pools", "hosts", "faults", "budget", "stages",
+        "network", "gateway", "pools", "hosts", "resource_pools", "faults", "breakers", "budget",
+        "stages",
     },
     Network: {"owner"},
     Gateway: {"owner", "queue"},
@@ -334,14 +458,18 @@ ELSEWHERE = {
     DynamicBatching: {"kind", "scheduler", "service"},
     StaticBatching: {"kind", "scheduler", "gpu_memory_utilization"},
     RequestClass: {
-        "name", "owner", "sheddable", "promises", "retry", "share", "prompt_tokens",
-        "output_tokens", "length_correlation", "prefix_tokens", "demand", "size",
+        "name", "owner", "sheddable", "allows_degraded", "promises", "retry", "share",
+        "prompt_tokens", "output_tokens", "length_correlation", "prefix_tokens", "demand", "size",
     },
     Promises: {
         "e2e_s", "ttft_s", "tpot_s", "quantile", "availability_fraction", "error_rate_fraction",
         "timeout_rate_fraction", "goodput_fraction", "cost_usd_per_success", "min_samples",
         "origins",
     },
+    FixedTime: {"kind"},
+    LognormalTime: {"kind"},
+    ResourcePool: {"name"},
+    Autoscaler: {"behavior", "event_driven"},
     Crash: {"kind"},
     Host: {"name", "owner", "accelerator_memory_bytes", "host_memory_bytes"},
     Demand: {"accelerator_memory_bytes", "host_memory_bytes"},
@@ -462,6 +590,8 @@ def given_for(part, path):
         return {f"{LLM}.speculation": DRAFT}
     if part == "ResidentModel":
         return TWO
+    if part in ELASTIC:
+        return ELASTIC[part]
     return GIVEN.get(path, {})
 
 
