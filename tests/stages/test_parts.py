@@ -33,6 +33,7 @@ def table(outcomes, *, e2e=0.1, **columns):
             "request_class": "chat",
             "tenant": "all",
             "outcome": outcomes,
+            "success": succeeded,
             "streaming": True,
             "output_tokens": 10,
             "deadline_s": np.nan,

@@ -123,6 +123,7 @@ def changed(stage, *, rate=5.0, seconds=0.0, lost=0, **fields):
     if lost:
         some = table.index[:: len(table) // lost]
         table.loc[some, "outcome"] = "timed_out"
+        table.loc[some, "success"] = False
         table.loc[some, ["e2e_censored_s", "ttft_censored_s"]] = np.inf
     return dataclasses.replace(stage, table=table, load_rps=rate, **fields)
 
