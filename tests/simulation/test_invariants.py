@@ -16,6 +16,7 @@ from capplan.replica.fast import FastEngine
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate, simulate_many
+from capplan.simulation.admission import GuardedGateway
 from capplan.simulation.fleet import ALIVE
 from capplan.simulation.run import PAYS_FROM, _Run
 
@@ -237,6 +238,7 @@ def classes(name, pool):
             "multiplier": st.sampled_from([1.0, 2.0]),
             "jitter": st.booleans(),
             "honour_retry_after": st.booleans(),
+            "heeds_final": st.booleans(),
             "retry_on": st.lists(st.sampled_from(["rejected", "timed_out", "failed"]), unique=True),
         }
     )
@@ -253,6 +255,45 @@ def classes(name, pool):
 
 
 def gateways():
+    return st.builds(lambda plain, more: plain | more, plain_gateways(), st.just({}) | guarded())
+
+
+def guarded():
+    """Return what a gateway can limit by tenant, class, priority, token and connection."""
+    length = st.integers(1, 6)
+    queue = st.builds(
+        lambda one, n, order: one | {"length": n, "order": order},
+        queues(), maybe() | length, st.sampled_from(["fifo", "priority"]),
+    )  # fmt: skip
+    more = {"lendable_fraction": 0.0}, {"borrowing_limit": 1}
+    shares = [{"tenant": "x", "concurrency": 2}, {"tenant": "y", "concurrency": 1}]
+    lent = [share | extra for share, extra in zip(shares, more, strict=True)]
+    rates = {"name": "r", "tenant": "x", "rate_rps": 5.0, "burst": 3}
+    tokens = {"name": "t", "request_class": "chat", "rate_tokens_per_s": 900.0}
+    tokens |= {"burst_tokens": 300, "output_estimate_tokens": 20}
+    accept = {"rate_per_s": st.sampled_from([None, 30.0]), "backlog": length}
+    accept |= {"max_open": maybe() | length}
+    return st.fixed_dictionaries(
+        {
+            "concurrency": st.integers(4, 8),
+            "queue": queue,
+            "quotas": st.sampled_from([[], shares, lent]),
+            "reserves": st.sampled_from([[], [{"priority": 0, "concurrency": 1}]]),
+            "reclaim": st.sampled_from(["next_free", "cancel"]),
+            "when_full": st.sampled_from(["refuse_new", "displace_lowest"]),
+            "overhead_concurrency": maybe() | st.integers(1, 2),
+            "max_prompt_tokens": st.sampled_from([None, 150]),
+            "drop_final_retries": st.booleans(),
+            "retry_budget": st.sampled_from([None, {"retry_fraction": 0.2, "window_s": 1.0}]),
+            "rate_limits": st.sampled_from([[], [rates]]),
+            "token_limits": st.sampled_from([[], [tokens]]),
+            "allowances": st.sampled_from([[], [{"name": "a", "tokens": 900, "period_s": 1.0}]]),
+            "accept": maybe() | st.fixed_dictionaries(accept),
+        }
+    )
+
+
+def plain_gateways():
     limit = st.fixed_dictionaries({"rate_rps": st.floats(2, 40), "burst": st.integers(1, 5)})
     return st.fixed_dictionaries(
         {
@@ -276,6 +317,58 @@ def faults():
     )
 
 
+def breakers(index):
+    """Return a rule of every kind of metric and action; where it can't act, it does not."""
+    classes = st.sampled_from([[], [], ["chat"], ["embed"]])
+    watched = [
+        {"metric": "queue_length", "above": 1},
+        {"metric": "in_flight", "above": 2, "of": "gateway"},
+        {"metric": "running", "below": 2},
+        {"metric": "busy_fraction", "above": 0.3},
+        {"metric": "refused_rps", "above": 0},
+        {"metric": "e2e_s", "quantile": 0.5, "min_samples": 2, "window_s": 1.0, "above": 0.1},
+        {"metric": "fragmentation_fraction", "above": 0.05},
+    ]
+    action = st.one_of(
+        st.fixed_dictionaries({"kind": st.sampled_from(["pause_and_compact", "start_standby"])}),
+        st.sampled_from(
+            [
+                {"kind": "shrink_batch", "max_num_seqs": 1},
+                {"kind": "shrink_batch", "max_num_batched_tokens": 40},
+                {"kind": "shrink_batch", "max_batch_size": 1},
+            ]
+        ),
+        st.fixed_dictionaries({"kind": st.sampled_from(["greedy", "refuse"]), "classes": classes}),
+        st.fixed_dictionaries(
+            {"kind": st.just("max_tokens"), "tokens": st.integers(1, 30), "classes": classes}
+        ),
+        st.fixed_dictionaries(
+            {"kind": st.just("route"), "to": st.sampled_from("ab"), "classes": classes}
+        ),
+    )
+    return st.fixed_dictionaries(
+        {
+            "name": st.just(f"g{index}"),
+            "tier": st.sampled_from([None, 1, index + 1]),
+            "when": st.sampled_from(watched),
+            "for_s": st.sampled_from([0.0, 0.2]),
+            "then": st.lists(action, min_size=1, max_size=2),
+            "release": st.fixed_dictionaries({"after_s": st.sampled_from([None, 0.4])}),
+            "cool_down_s": st.sampled_from([0.0, 0.3]),
+            "check_every_s": st.sampled_from([0.05, 0.11, 0.5]),
+        }
+    )
+
+
+@st.composite
+def protected(draw):
+    """Return up to three rules; the first may be of the first tier, for the others."""
+    found = [draw(breakers(index)) for index in range(draw(st.sampled_from([0, 0, 1, 3])))]
+    if found:
+        found[0]["tier"] = 1
+    return found
+
+
 @st.composite
 def scenarios(draw):
     both = [draw(pools("a")), draw(pools("b"))]
@@ -288,6 +381,7 @@ def scenarios(draw):
         "network": {"one_way_s": draw(st.sampled_from([0.0, 0.015]))},
         "gateway": draw(gateways()),
         "faults": draw(st.lists(faults(), max_size=3)),
+        "breakers": draw(protected()),
         "drain_s": draw(st.sampled_from([0.3, 60.0])),
     }
 
@@ -376,6 +470,7 @@ def callers_keep_their_limits(log, built):
 def queues_keep_their_limits(log, built):
     for c in built.classes:
         mine, pool = log[log["request_class"] == c.name], built.pool_of(c.name)
+        mine = mine[~mine["degraded"]]  # who was passed on waits in another pool's queues
         for queue, entry, exit_ in (
             (built.gateway.queue, "gateway_in_s", "gateway_admitted_s"),
             (pool.queue, "service_queue_in_s", "scheduler_queue_in_s"),
@@ -416,6 +511,8 @@ def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, sce
         )
         assert run.gateway.in_flight == open_slots
         assert built.gateway.concurrency is None or open_slots <= built.gateway.concurrency
+        if isinstance(run.gateway, GuardedGateway):
+            check_gateway(built.gateway, run.gateway)
         for pool in built.pools:
             check_pool(pool, run.pools[pool.name])
             check_fleet(pool, run.pools[pool.name])
@@ -435,13 +532,26 @@ def check_fleet(rules, pool):
     assert draining == {replica.name for replica in pool.replicas if replica.draining}
 
 
+def check_gateway(rules, gateway):
+    slots, door = gateway.slots, gateway._door
+    assert slots.used == sum(map(slots.held, ("x", "y"))) == gateway.in_flight
+    withheld = sum(max(quota.withheld - slots.held(quota.tenant), 0) for quota in rules.quotas)
+    assert rules.concurrency - slots.used >= withheld
+    for quota in rules.quotas:
+        most = np.inf if quota.borrowing_limit is None else quota.borrowing_limit
+        assert slots.beyond(quota.tenant) <= most
+    assert gateway.busy_workers <= (rules.overhead_concurrency or np.inf)
+    assert door is None or (door.waiting <= rules.accept.backlog)
+    assert door is None or (door.open <= (rules.accept.max_open or np.inf))
+
+
 def check_pool(rules, pool):
     length = rules.queue.length
     assert length is None or len(pool.queue.line) <= length
     for replica in pool.replicas:
         engine = replica.engine
         running = engine.prefilling + engine.decoding
-        assert running <= engine.places
+        assert running <= most_running(rules.batching, engine)
         assert replica.in_flight == len(engine.waiting) + running
         assert rules.router.max_in_flight is None or (
             replica.in_flight <= rules.router.max_in_flight
@@ -451,6 +561,14 @@ def check_pool(rules, pool):
             assert 0 <= engine.kv_usage_fraction <= 1
         if isinstance(engine, ContinuousEngine):
             assert 0 <= engine.kv.free <= engine.kv.total
+
+
+def most_running(rules, engine):
+    """Return how many jobs may run as configured: breakers shrink batches that run already."""
+    if not isinstance(engine, ContinuousEngine):
+        return getattr(rules, "max_num_seqs", None) or rules.max_batch_size
+    assert engine._seats == sum(job.beam_width for job in engine.running) <= rules.max_num_seqs
+    return rules.max_num_seqs
 
 
 @st.composite
@@ -567,6 +685,9 @@ def test_the_same_seed_gives_the_same_bytes(build, trace_of, scenario, rows):
 def test_lengths_on_the_timeline_are_those_the_log_implies(build, trace_of, scenario, rows):
     """Little's law holds exactly when both tell the same story at every instant."""
     scenario["network"] = {"one_way_s": 0.0}
+    for rule in scenario["breakers"]:
+        rule["then"] = [action for action in rule["then"] if action["kind"] != "route"]
+        rule["then"] = rule["then"] or [{"kind": "refuse"}]
     result = simulate(build(**scenario), trace=trace_of(**rows))
     timeline = result.timeline.set_index(["layer", "replica", "metric"]).sort_index()
     for key, entered, left in stays(result.requests):
