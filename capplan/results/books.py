@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.requests import outcome_is, wasted_tokens
+from capplan.results.requests import answered_by_gateway, outcome_is, wasted_tokens
 from capplan.results.run import RunResult
 from capplan.results.waits import queue_waits
 from capplan.results.waste import accelerator_seconds
@@ -117,6 +117,8 @@ def _flows(result: RunResult) -> tuple[dict[str, Flags], dict[str, Flags], dict[
     succeeded = outcome_is(log, "succeeded")
     left = {a: reached[b] for a, b in pairwise(places)}
     left[places[-1]] = succeeded & reached[places[-1]]
+    if "gateway" in left:
+        left["gateway"] = left["gateway"] | answered_by_gateway(log)
     deepest = np.max([reached[p] * (i + 1) for i, p in enumerate(places)], axis=0) - 1
     ended = {p: (deepest == i) & ~succeeded for i, p in enumerate(places)}
     return reached, left, ended

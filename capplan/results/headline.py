@@ -10,8 +10,15 @@ import numpy as np
 import pandas as pd
 
 from capplan.results.breakers import breaker_figures
+from capplan.results.caching import cache_figures, cache_hit_fraction, response_hit_fraction
 from capplan.results.cost import class_cost_usd_per_success, cost_usd_per_success
-from capplan.results.requests import degraded_answers, outcome_is, per_request, wasted_tokens
+from capplan.results.requests import (
+    answered_by_gateway,
+    degraded_answers,
+    outcome_is,
+    per_request,
+    wasted_tokens,
+)
 from capplan.results.run import RunResult
 from capplan.results.timelines import time_average, time_summary
 from capplan.results.waits import QUEUES, double_queued, queue_waits, waited_twice
@@ -57,6 +64,7 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
         "stable": system_stability(result, table=requests).stable,
         "accelerator_busy_fraction": time_average(result, "busy_fraction"),
         "kv_usage": time_summary(result, "kv_usage_fraction"),
+        **cache_figures(result, attempts),
         "breakers": breaker_figures(result),
         "cost_usd_per_success": cost_usd_per_success(result, requests),
         "by_class": by_class,
@@ -122,6 +130,7 @@ def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) 
         "wasted_token_fraction": wasted_token_fraction(attempts),
         **_waste(attempts),
         "cache_hit_fraction": cache_hit_fraction(attempts),
+        "response_cache_hit_fraction": response_hit_fraction(attempts, result),
         "double_queued_fraction": _mean(double_queued(waits)),
         "double_queued": waited_twice(attempts, waits),
         "samples": samples(requests, attempts),
@@ -163,7 +172,7 @@ def wasted_token_fraction(attempts: pd.DataFrame) -> float:
     Computed = prompt tokens not found in the cache + output tokens of successes, plus the wasted.
     """
     wasted = float(wasted_tokens(attempts).sum())
-    done = attempts[outcome_is(attempts, "succeeded")]
+    done = attempts[outcome_is(attempts, "succeeded") & ~answered_by_gateway(attempts)]
     columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
     prompt, cached, output = done[columns].to_numpy(np.float64, na_value=np.nan).sum(axis=0)
     return _per(wasted, wasted + prompt - cached + output)
@@ -178,14 +187,6 @@ def _waste(attempts: pd.DataFrame) -> dict[str, float]:
         "wasted_accelerator_s": lost,
         "wasted_accelerator_fraction": _per(lost, float(seconds.sum())),
     }
-
-
-def cache_hit_fraction(attempts: pd.DataFrame) -> float:
-    """Return the share of prompt tokens found in the prefix cache, of attempts that tell it."""
-    columns = ["cached_tokens", "prompt_tokens"]
-    both = attempts[columns].to_numpy(np.float64, na_value=np.nan)
-    cached, prompt = both[~np.isnan(both).any(axis=1)].sum(axis=0)
-    return _per(cached, prompt)
 
 
 def goodput(result: RunResult, *, table: pd.DataFrame | None = None) -> Mapping[str, float]:

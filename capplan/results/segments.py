@@ -7,6 +7,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from capplan.results.requests import answered_by_gateway
+
 SEGMENTS = (
     "send_lag_s",
     "network_s",
@@ -27,7 +29,8 @@ def segments(
 
     They sum to the attempt's E2E; with ``until="first_token"`` to its TTFT, where ``decode_s`` is
     zero for a streamed answer and belongs to the wait of one that is not. The gateway's part
-    holds its queue, its overhead and what serialisation adds on the way back. A segment whose
+    holds its queue, its overhead and what serialisation adds on the way back, and all the rest of
+    what its response cache answers. A segment whose
     moments were not reached, or that a live server does not tell, is NaN.
     """
     r = requests
@@ -45,7 +48,12 @@ def segments(
         "prefill_s": r["prefill_end_s"] - start,
         "decode_s": made - r["prefill_end_s"],
     }
-    return pd.DataFrame(columns, index=r.index).astype(np.float64)
+    table = pd.DataFrame(columns, index=r.index).astype(np.float64)
+    here = answered_by_gateway(r)
+    if here.any():
+        table.loc[here, "gateway_s"] = (end - r["gateway_in_s"] - back)[here]
+        table.loc[here, list(SEGMENTS[3:])] = 0.0
+    return table
 
 
 def _made_at_replica(requests: pd.DataFrame, until: str) -> pd.Series:

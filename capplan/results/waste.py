@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.requests import outcome_is, wasted_tokens
+from capplan.results.requests import answered_by_gateway, outcome_is, wasted_tokens
 from capplan.results.run import RunResult
 from capplan.results.timelines import held_values
 
@@ -21,12 +21,13 @@ METHOD = (
 def computed_tokens(log: pd.DataFrame) -> Floats:
     """Return the tokens that were computed for each attempt; NaN where that is not told.
 
-    Of a success: its prompt without what was found in the cache, and its answer. Of any other:
-    what was wasted on it.
+    Of a success: its prompt without what was found in the cache, and its answer; of one that the
+    gateway's response cache answered, none. Of any other: what was wasted on it.
     """
     columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
     prompt, cached, output = log[columns].to_numpy(np.float64, na_value=np.nan).T
-    return np.where(outcome_is(log, "succeeded"), prompt - cached + output, wasted_tokens(log))
+    made = np.where(outcome_is(log, "succeeded"), prompt - cached + output, wasted_tokens(log))
+    return np.where(answered_by_gateway(log), 0.0, made)
 
 
 def accelerator_seconds(result: RunResult) -> Floats:

@@ -48,6 +48,7 @@ from capplan.scenario.breakers import (
     mistakes,
 )
 from capplan.scenario.budgeting import BudgetRule, Weights
+from capplan.scenario.caching import ResponseCache
 from capplan.scenario.callers import Hedge, Retry, RetryBudget
 from capplan.scenario.classes import (
     ChoiceSize,
@@ -202,6 +203,7 @@ __all__ = [
     "Reserve",
     "ResidentModel",
     "ResourcePool",
+    "ResponseCache",
     "Retry",
     "RetryBudget",
     "RooflineStep",

@@ -168,6 +168,9 @@ class RequestClass(Part):
     cached_fraction: Fraction = 0.0
     """Share of the prompt that a prefix-caching pool finds, where the trace has no ids of prefix
     blocks; whole KV blocks, never the whole prompt."""
+    response_cached_fraction: Fraction = 0.0
+    """Share of the requests that the gateway's response cache answers, where the trace has no ids
+    of prefix blocks."""
     size: Size | None = None
     """Size of a request that is not made of tokens, in the unit of its pool's service law (audio
     seconds, megapixels, neighbours); None = its prompt tokens count."""

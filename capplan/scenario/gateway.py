@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.caching import ResponseCache
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
     Count,
@@ -205,6 +206,8 @@ class Gateway(Part):
     reserves: tuple[Reserve, ...] = ()
     queue: GatewayQueue = GatewayQueue()
     when_full: Literal["refuse_new", "displace_lowest"] = "refuse_new"
+    response_cache: ResponseCache | None = None
+    """Between the overhead and the pools; what it answers reaches no pool."""
     overhead_s: Seconds = 0.0
     overhead_concurrency: Count | None = None
     overhead_fraction: Annotated[Fraction, Field(lt=1)] = 0.0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.scenario.orders import FairShare, LengthBuckets, Order
-from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Rate, Seconds
+from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Seconds
 
 
 class Network(Part):

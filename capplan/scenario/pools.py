@@ -332,6 +332,14 @@ class Pool(Part):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _a_router_by_prefixes_finds_some(self) -> Pool:
+        caches = isinstance(self.batching, ContinuousBatching) and self.batching.prefix_caching
+        if self.router.policy == "prefix_aware" and (not caches or self.models):
+            msg = "router.policy prefix_aware needs batching.prefix_caching, and one model"
+            raise ValueError(msg)
+        return self
+
     @property
     def accelerators(self) -> int:
         """Return how many accelerators the pool holds."""
@@ -341,7 +349,7 @@ class Pool(Part):
     def accelerators_at_start(self) -> int:
         """Return how many accelerators it holds when a run begins, those of standby included."""
         warm = 0 if self.standby is None else self.standby.replicas
-        return (self.replicas + warm) * self.tensor_parallel
+        return self.accelerators + warm * (self.accelerators // self.replicas)
 
     @property
     def is_elastic(self) -> bool:
@@ -354,11 +362,3 @@ class Pool(Part):
         if self.models:
             return tuple(entry.model or entry.name for entry in self.models)
         return (self.model or "unnamed",)
-    @model_validator(mode="after")
-    def _a_router_by_prefixes_finds_some(self) -> Pool:
-        caches = isinstance(self.batching, ContinuousBatching) and self.batching.prefix_caching
-        if self.router.policy == "prefix_aware" and (not caches or self.models):
-            msg = "router.policy prefix_aware needs batching.prefix_caching, and one model"
-            raise ValueError(msg)
-        return self
-

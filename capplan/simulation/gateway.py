@@ -112,6 +112,13 @@ class GatewayHost:
         else:
             self._serialised(attempt)
 
+    def answers(self, attempt: Attempt) -> None:
+        """Serialise an answer that no replica has made, then send it."""
+        attempt.place = "answer"
+        now_s = self._clock.now
+        done_s = self.leaves_s(attempt.intended_start_s, now_s)
+        self._clock.at(max(done_s, now_s), Rank.ARRIVE, self._serialised, attempt)
+
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         """Send back what failed behind the gateway."""
         attempt.place = "gone"

@@ -133,9 +133,9 @@ class RequestLog:
 
         Without streaming, that is when the last one did.
         """
-        if math.isnan(attempt.prefill_end_s):
-            return math.nan
         succeeded = attempt.outcome == "succeeded"
+        if math.isnan(attempt.prefill_end_s):  # a success is one of the gateway's own
+            return attempt.finish_s if succeeded else math.nan
         if not (attempt.request.streaming and attempt.streams):
             return attempt.finish_s if succeeded else math.nan
         made_s: float = self._leaves_s(attempt.intended_start_s, attempt.prefill_end_s)
@@ -207,7 +207,7 @@ class RequestLog:
         first_s = self._leaves_s(told["intended_start_s"], made_s) + self._network_s
         streamed = streaming & (told["streams"] != 0)
         at_caller_s = np.where(streamed, np.minimum(first_s, finish_s), finish_s)
-        told["first_token_s"] = np.where(np.isnan(made_s), np.nan, at_caller_s)
+        told["first_token_s"] = np.where(np.isnan(made_s), finish_s, at_caller_s)
         told["network_s"] = told["handshake_s"] + self._network_s + self._network_s
         told["wasted_tokens"] = np.zeros(len(rows))
 

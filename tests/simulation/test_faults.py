@@ -9,6 +9,7 @@ from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.statistics import replication_mean
+from capplan.traffic.trace import from_frame
 
 ONE_AT_A_TIME = {"router": {"max_in_flight": 1}}
 BY_SIZE = {
@@ -311,8 +312,6 @@ def test_a_returning_replica_has_a_cold_prefix_cache(build, trace_of):
     scenario = build(batching=ONE_STEP, faults=[{"at_s": 5.0, "down_s": 1.0}])
     frame = trace_of([0.0, 3.0, 7.0, 9.0], prompt_tokens=64, output_tokens=1).frame
     frame["prefix_blocks"] = [[1, 2, 3, 4]] * 4
-    from capplan.traffic.trace import from_frame
-
     trace = from_frame(frame, prefix_block_tokens=16)
     assert run(scenario, trace).requests["cached_tokens"].tolist() == [0, 48, 0, 48]
 
@@ -440,10 +439,9 @@ def test_a_load_without_a_bandwidth_and_a_node_that_is_not_there_are_errors(buil
     with pytest.raises(DataError, match=r"pools\.llm\.model_load: needs the pool's load_bandw"):
         build(pool={"model_load": {"bytes": 1e9}})
     lost = {"kind": "node_loss", "at_s": 1.0, "node": 2}
-    with pytest.raises(DataError, match="node: pool llm has 2 .from 0., got 2"):
+    with pytest.raises(DataError, match=r"node: pool llm has 2 \(from 0\), got 2"):
         build(replicas=3, pool={"replicas_per_node": 2}, faults=[lost])
+    load = {"model_load": {}, "load_bandwidth_bytes_per_s": 1e9}
+    scenario = build(pool=load, faults=[{"at_s": 1.0}])
     with pytest.raises(DataError, match=r"bytes, or a model of the catalogue"):
-        scenario = build(
-            pool={"model_load": {}, "load_bandwidth_bytes_per_s": 1e9}, faults=[{"at_s": 1.0}]
-        )
         simulate(scenario)
