@@ -174,7 +174,7 @@ CHANGES = {
     },
     FixedTime: {"seconds": (f"{LIFE}.provisioning.seconds", 0.7)},
     LognormalTime: {
-        "p50_s": (f"{LIFE}.model_load.p50_s", 0.3),
+        "p50_s": (f"{LIFE}.model_load.p50_s", 0.08),
         "p95_s": (f"{LIFE}.model_load.p95_s", 2.0),
     },
     Standby: {
@@ -219,7 +219,7 @@ CHANGES = {
     EventDriven: {
         "polling_interval_s": (f"{SCALE}.event_driven.polling_interval_s", 0.9),
         "cooldown_s": (f"{SCALE}.event_driven.cooldown_s", 60.0),
-        "idle_replicas": (f"{SCALE}.event_driven.idle_replicas", 0),
+        "idle_replicas": (f"{SCALE}.event_driven.idle_replicas", None),
     },
     ResidentModel: {
         "model": (f"{MODELS}.y.model", "Llama-3.2-3B"),
@@ -381,11 +381,22 @@ ELASTIC = {
     "ScaleUpRules": SCALES,
     "ScaleDownRules": SCALES,
     "ScalingPolicy": SCALES | {f"{SCALE}.behavior.scale_up.policies": [ONE_POD]},
-    "EventDriven": SCALES | {f"{SCALE}.metrics": [OUTSIDE], f"{SCALE}.event_driven": WAKES},
+    "EventDriven": SCALES
+    | {
+        f"{SCALE}.metrics": [OUTSIDE | {"activation": 3.0}],
+        f"{SCALE}.event_driven": WAKES | {"idle_replicas": 0},
+    },
 }
 """What the parts of a pool that scales need to be felt."""
 GIVEN = {
     LIFE: SCALES,
+    f"{SCALE}.metrics.0.source": {
+        f"{SCALE}.metrics": [OUTSIDE | {"target": 1.0}, LATENCY | {"target": 90.0}],
+        "pools.llm.router.max_in_flight": 5,
+    },
+    f"{SCALE}.behavior.scale_up.policies.0.type": {
+        f"{SCALE}.behavior.scale_up.policies": [ONE_POD | {"value": 3}]
+    },
     SCALE: BEGINS,
     "pools.llm.resource_pool": SCALES | RACK,
     "gateway.quotas": NAMED,
@@ -591,7 +602,7 @@ def given_for(part, path):
     if part == "ResidentModel":
         return TWO
     if part in ELASTIC:
-        return ELASTIC[part]
+        return ELASTIC[part] | GIVEN.get(path, {})
     return GIVEN.get(path, {})
 
 
