@@ -12,6 +12,7 @@ from capplan.slo import judge
 from capplan.stages.breaks import breaks_of, margins_of
 from capplan.stages.loads import Loads
 from capplan.stages.playing import play, step, warmed_up
+from capplan.stages.scaling import release_s
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.traffic.draw import draw
 
@@ -101,20 +102,22 @@ def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
 def fall_back(scenario: Scenario, loads: Loads, ramp: Ramp | None, *, seed: int) -> Stage:
     """Return an overload of half a step's length, then the baseline load; the latter is judged.
 
-    The overload is the highest load of the ramp, or that of a burst if it is higher.
+    The overload is the highest load of the ramp, or that of a burst if it is higher. Where replicas
+    come and go, the baseline load is held long enough for them to be released.
     """
     plan = scenario.stages
     top = max((s.load_rps for s in ramp.steps), default=0.0) if ramp else 0.0
     over = max(top, plan.peak_fraction * loads.peak_rps)
     held = plan.step_s / 2
-    end = held + plan.fall_back_s
+    low_s = plan.fall_back_s + max(map(release_s, scenario.pools))
+    end = held + low_s
     shape = {
         "kind": "sequence",
         "parts": [
             {"shape": {"kind": "steady", "rate_rps": over}, "duration_s": held},
             {
                 "shape": {"kind": "steady", "rate_rps": loads.start_rps},
-                "duration_s": plan.fall_back_s,
+                "duration_s": low_s,
             },
         ],
     }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from capplan.slo import Outcome, Reason
-from capplan.stages.scaling import FIXED, replica_counts, scales
+from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     queues = _queues_empty(run, begin, end)
     errors = errors_back(stage.table, begin, end, usual=_error_rate(baseline))
     replicas, turns = _replicas(run, begin, end)
+    turns = max(turns, wanted_turns(run, begin, end))
     memory = _memory_back(run, begin, end, baseline)
     answers = _answers_back(stage, baseline)
     measured = _tells_memory(run)

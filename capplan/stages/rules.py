@@ -13,7 +13,7 @@ from capplan.slo import PRECEDENCE, Outcome, Reason
 from capplan.slo.mechanisms import RETRY_AMPLIFICATION
 from capplan.stages.isolation import isolation_reasons
 from capplan.stages.protection import boundaries
-from capplan.stages.scaling import FIXED, scales, scaling_reasons
+from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.trends import trend_reasons
 from capplan.statistics import share_interval
 
@@ -334,6 +334,7 @@ def _scale_out(found: Findings) -> Iterator[Reason]:
     stage = found.others.get("fall_back")
     if stage is not None and found.recovery is not None:
         yield from scaling_reasons(stage, found.recovery, found.stages)
+    yield from finding_reasons(found.within)
 
 
 def not_applicable(found: Findings) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from capplan.results.lives import lead_times, wanted_changes
+from capplan.results.scaling import scaling_findings, turns
 from capplan.slo import Outcome, Reason
 from capplan.stages.protection import protections
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 READINESS_SAMPLES = 10
 """Replicas that must have become ready for a recovery by scale-out to prove much; a default."""
+READINGS = 4
+"""Readings of its metrics in which an autoscaler is to find that the load is over; a default."""
 FIXED = "no pool's number of replicas changes by itself"
 """Why rules on replicas that come and go say nothing of a scenario."""
 
@@ -30,7 +34,23 @@ def scales(scenario: Scenario) -> bool:
 
 def pool_scales(pool: Pool) -> bool:
     """Return whether a pool's number of replicas changes by itself."""
-    return getattr(pool, "autoscaler", None) is not None
+    return pool.is_elastic
+
+
+def release_s(pool: Pool) -> float:
+    """Return how long after an overload a pool may keep what it added, s; 0 for a fixed one.
+
+    Its stabilisation window or cool-down, a few readings of its metrics, and the grace period.
+    """
+    rules = pool.autoscaler
+    if rules is None:
+        return 0.0
+    window = rules.behavior.scale_down.stabilization_window_s
+    if rules.event_driven is not None:
+        window = max(window, rules.event_driven.cooldown_s)
+    readings = READINGS * (rules.sync_period_s + rules.scrape_interval_s) + rules.metric_lag_s
+    grace = 0.0 if pool.lifecycle is None else pool.lifecycle.grace_period_s
+    return window + readings + grace
 
 
 def replica_counts(run: RunResult) -> pd.Series:
@@ -41,13 +61,53 @@ def replica_counts(run: RunResult) -> pd.Series:
     return counts
 
 
-def added(run: RunResult, start_s: float = -np.inf, end_s: float = np.inf) -> float:
-    """Return how many replicas came into service between two moments; NaN if nobody tells."""
+def added(run: RunResult) -> float:
+    """Return how many replicas became ready after somebody asked; NaN if nobody tells.
+
+    A run that tells no lives of replicas is read by how often their number rose.
+    """
+    if (run.timeline["metric"] == "phase").any():
+        return float(len(lead_times(run)))
     counts = replica_counts(run)
     if counts.empty:
         return np.nan
-    counts = counts[(counts.index >= start_s) & (counts.index <= end_s)]
     return float(np.maximum(np.diff(counts.to_numpy(np.float64)), 0).sum())
+
+
+def wanted_turns(run: RunResult, begin: float, end: float) -> int:
+    """Return how often the wanted number of replicas of a pool turned, of the worst pool."""
+    found = [
+        turns([(t, n) for t, n in wanted_changes(run, pool.name) if begin <= t <= end])
+        for pool in run.scenario.pools
+        if pool_scales(pool)
+    ]
+    return max(map(len, found), default=0)
+
+
+def finding_reasons(stages: Sequence[Stage]) -> Iterator[Reason]:
+    """Yield what is wrong with how pools scale: each rule and pool once, in the first stage.
+
+    A resource pool that is empty is no fault of the scaling as long as no promise breaks.
+    """
+    seen: set[tuple[str, str]] = set()
+    for stage in stages:
+        for found in scaling_findings(stage.run) if scales(stage.scenario) else ():
+            if (found.rule, found.pool) in seen:
+                continue
+            harmless = found.rule == "resource_pool_empty" and not stage.broken
+            if harmless:
+                continue
+            seen.add((found.rule, found.pool))
+            where = f"{found.pool}, in {stage.name} (run {stage.run_id})"
+            yield Reason(
+                rule=found.rule,
+                outcome="fail",
+                value=found.value,
+                limit=found.limit,
+                evidence=f"{where}: {found.evidence}",
+                next_action=f"{found.field}: {found.next_action}",
+                origin="default",
+            )
 
 
 def scaling_reasons(stage: Stage, recovery: Recovery, every: Sequence[Stage]) -> Iterator[Reason]:

@@ -1,0 +1,68 @@
+"""An acceptance of a pool that scales: what its recovery rests on."""
+
+import pytest
+
+from capplan.stages import run_stages
+from capplan.stages.scaling import added, release_s
+
+FALL = {"run": ["baseline", "fall_back"], "peak_rps": 7.0, "fall_back_s": 60.0}
+
+
+def scaling(*, window_s=60.0, queue=None, **rules):
+    """Return a pool that adds replicas when more than one request is held by each."""
+    scaler = {
+        "max_replicas": 4,
+        "metrics": [{"metric": "in_flight", "target": 1.0}],
+        "behavior": {"scale_down": {"stabilization_window_s": window_s}},
+    }
+    return {
+        "name": "server",
+        "cold_start_s": 20.0,
+        "queue": {"owner": "platform"} | (queue or {}),
+        "router": {"max_in_flight": 4},
+        "autoscaler": scaler | rules,
+        "batching": {
+            "kind": "dynamic",
+            "max_batch_size": 1,
+            "scheduler": {"owner": "platform"},
+            "service": {"base_s": 0.1, "exponential": True},
+        },
+    }
+
+
+@pytest.fixture(name="fallen", scope="module")
+def _fallen(single_server):
+    return run_stages(single_server(pool=scaling(), plan=FALL), seed=1)
+
+
+def test_a_recovery_that_rests_on_new_replicas_alone_is_no_protection(fallen):
+    rules = {r.rule: r for r in fallen.verdict.reasons}
+    assert added(fallen.stage("fall_back").run) >= 1
+    assert fallen.recovery.converged
+    assert rules["recovery_by_scale_out"].outcome == "retest"
+    assert rules["protective_action"].outcome == "fail"
+    assert rules["replicas_as_before"].outcome == "pass"
+
+
+def test_the_fall_back_is_held_until_replicas_can_be_released(fallen, single_server):
+    [pool] = fallen.scenario.pools
+    assert release_s(pool) == 60.0 + 4 * 30.0
+    stage = fallen.stage("fall_back")
+    assert stage.end_s - stage.start_s == 60.0 + release_s(pool)
+    assert release_s(single_server().pools[0]) == 0.0
+
+
+def test_a_queue_that_refuses_acts_beside_the_scale_out(single_server):
+    pool = scaling(queue={"length": 5, "wait_limit_s": 2.0})
+    found = run_stages(single_server(pool=pool, plan=FALL), seed=1)
+    rules = {r.rule: r for r in found.verdict.reasons}
+    assert rules["protective_action"].outcome == "pass"
+    assert "pools.server.queue" in rules["protective_action"].evidence
+
+
+def test_a_target_that_no_replica_can_exceed_is_a_finding_of_the_acceptance(single_server):
+    pool = scaling(metrics=[{"metric": "in_flight", "target": 9.0}])
+    found = run_stages(single_server(pool=pool, plan=FALL), seed=1)
+    [reason] = [r for r in found.verdict.reasons if r.rule == "target_out_of_reach"]
+    assert reason.outcome == "fail"
+    assert reason.next_action.startswith("pools.server.autoscaler.metrics.0.target")
