@@ -13,10 +13,13 @@ from capplan.scenario import (
     Demand,
     DynamicBatching,
     EventDriven,
+    FairShare,
     FixedTime,
     Gateway,
     GatewayRetryBudget,
+    Hedge,
     Host,
+    LengthBuckets,
     Lifecycle,
     LinearStep,
     LognormalTime,
@@ -28,10 +31,12 @@ from capplan.scenario import (
     RateLimit,
     RequestClass,
     RequestLimit,
+    Reservation,
     Reserve,
     ResidentModel,
     ResourcePool,
     Retry,
+    RetryBudget,
     Router,
     ScaleDownRules,
     ScaleUpRules,
@@ -77,6 +82,7 @@ ALLOWANCE = {"name": "m", "tokens": 3000, "period_s": 1.5}
 QUOTA = {"tenant": "all", "concurrency": 3, "borrowing_limit": 3}
 OTHER = {"tenant": "c", "concurrency": 5, "lendable_fraction": 0.0}
 RESERVE = {"priority": 0, "concurrency": 4}
+RESERVATION = {"classes": ["urgent"], "fraction": 0.5}
 BUDGET = {"retry_fraction": 0.2, "window_s": 1.0}
 ACCEPT = {"rate_per_s": 30.0, "backlog": 6, "max_open": 9, "max_per_caller": 7}
 
@@ -194,7 +200,7 @@ CHANGES = {
     },
     ScalingMetric: {
         "metric": (f"{SCALE}.metrics.0.metric", "running"),
-        "source": (f"{SCALE}.metrics.0.source", "external"),
+        "source": (f"{SCALE}.metrics.0.source", "pods"),
         "target_type": (f"{SCALE}.metrics.1.target_type", "AverageValue"),
         "target": (f"{SCALE}.metrics.0.target", 1.0),
         "activation": (f"{SCALE}.metrics.0.activation", 900.0),
@@ -247,6 +253,24 @@ CHANGES = {
         "cancel_frees": (f"{LLM}.cancel_frees", False),
         "kv_layout": (f"{LLM}.kv_layout", "contiguous"),
         "async_scheduling": (f"{LLM}.async_scheduling", True),
+        "reserved": (f"{LLM}.reserved", [RESERVATION]),
+        "priority_preemption": (f"{LLM}.priority_preemption", True),
+        "poison": (f"{LLM}.poison", "batch"),
+    },
+    Reservation: {
+        "classes": (f"{LLM}.reserved.0.classes", ["chat"]),
+        "priority_at_most": (f"{LLM}.reserved.0.priority_at_most", 1),
+        "fraction": (f"{LLM}.reserved.0.fraction", 0.2),
+    },
+    FairShare: {
+        "by": (f"{LLM}.scheduler.fair.by", "class"),
+        "cost": (f"{LLM}.scheduler.fair.cost", "requests"),
+        "tenants": (f"{LLM}.scheduler.fair.tenants", [{"name": "b", "weight": 9.0}]),
+        "classes": (f"{LLM}.scheduler.fair.classes", [{"name": "urgent", "weight": 9.0}]),
+    },
+    LengthBuckets: {
+        "bounds_tokens": (f"{LLM}.scheduler.buckets.bounds_tokens", [50]),
+        "turn": (f"{LLM}.scheduler.buckets.turn", "shortest_first"),
     },
     Speculation: {
         "num_speculative_tokens": (f"{LLM}.speculation.num_speculative_tokens", 1),
@@ -263,6 +287,7 @@ CHANGES = {
         "max_batch_size": (f"{VECTOR}.max_batch_size", 2),
         "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
         "cancel_frees": (f"{VECTOR}.cancel_frees", False),
+        "poison": (f"{VECTOR}.poison", "batch"),
         "preferred_batch_sizes": (f"{VECTOR}.preferred_batch_sizes", [2]),
         "priority_levels": (f"{VECTOR}.priority_levels", 2),
         "default_priority_level": (f"{VECTOR}.default_priority_level", 2),
@@ -279,6 +304,7 @@ CHANGES = {
         "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
         "max_model_len": (f"{VECTOR}.max_model_len", 100),
         "cancel_frees": (f"{VECTOR}.cancel_frees", False),
+        "poison": (f"{VECTOR}.poison", "batch"),
         "step_time": (f"{VECTOR}.step_time", LINEAR | {"base_s": 9e-3}),
     },
     ServiceLaw: {
@@ -293,6 +319,19 @@ CHANGES = {
         "priority": ("classes.chat.priority", -1),
         "streaming": ("classes.chat.streaming", False),
         "cached_fraction": ("classes.chat.cached_fraction", 0.9),
+        "hedge": ("classes.chat.hedge", {"after_s": 0.2}),
+        "poisoned_fraction": ("classes.chat.poisoned_fraction", 0.2),
+    },
+    Hedge: {
+        "after_s": ("classes.chat.hedge.after_s", 0.4),
+        "after_quantile": ("classes.chat.hedge", {"after_quantile": 0.5}),
+        "most": ("classes.chat.hedge.most", 2),
+    },
+    RetryBudget: {
+        "fraction": ("classes.chat.retry.budget.fraction", 0.9),
+        "min_per_s": ("classes.chat.retry.budget.min_per_s", 9.0),
+        "ttl_s": ("classes.chat.retry.budget.ttl_s", 0.5),
+        "per": ("classes.chat.retry.budget.per", "tenant"),
     },
     Promises: {"deadline_s": ("classes.chat.promises.deadline_s", 0.5)},
     Retry: {
@@ -305,6 +344,10 @@ CHANGES = {
         "retry_on": ("classes.chat.retry.retry_on", ["failed"]),
         "heeds_final": ("classes.chat.retry.heeds_final", False),
         "honour_retry_after": ("classes.chat.retry.honour_retry_after", False),
+        "never_on_status": ("classes.chat.retry.never_on_status", [503]),
+        "never_on_reason": ("classes.chat.retry.never_on_reason", ["queue_full"]),
+        "max_retry_after_s": ("classes.chat.retry.max_retry_after_s", 0.1),
+        "budget": ("classes.chat.retry.budget", {"fraction": 0.1, "min_per_s": 0.0}),
     },
     Host: {
         "compute_units": ("hosts.h.compute_units", 9.0),
@@ -336,6 +379,13 @@ TWO = {
     "pools.llm.load_bandwidth_bytes_per_s": 5e10,
     "classes.urgent.model": "y",
 }
+LONG = {"wait_limit_s": 2.0, "length": 9}
+FAIRLY = {
+    f"{LLM}.scheduler": LONG | {"order": "weighted_fair", "fair": {"by": "tenant_and_class"}},
+    "pools.llm.router.max_in_flight": 9,
+}
+IN_TURN = LONG | {"order": "length_buckets", "buckets": {"bounds_tokens": [100]}}
+BAD_ONES = {"classes.chat.poisoned_fraction": 0.2, "classes.embed.poisoned_fraction": 0.2}
 NAMED = {"tenants": [{"name": "all"}, {"name": "b"}, {"name": "c"}]}
 NAIVE = {"gateway.max_prompt_tokens": 100, "classes.chat.retry.heeds_final": False}
 BEGINS = {
@@ -412,6 +462,9 @@ GIVEN = {
     f"{LLM}.max_long_partial_prefills": {f"{LLM}.long_prefill_token_threshold": 20},
     f"{LLM}.stream_interval": IMPATIENT,
     f"{LLM}.cancel_frees": IMPATIENT,
+    f"{LLM}.priority_preemption": {f"{LLM}.scheduler.order": "priority"},
+    f"{LLM}.poison": BAD_ONES,
+    f"{VECTOR}.poison": BAD_ONES,
     f"{VECTOR}.cancel_frees": {"classes.embed.retry.attempt_timeout_s": 0.05},
     f"{LLM}.contiguous.reserve": PACKED | {f"{LLM}.contiguous.reserve": "max"},
     f"{LLM}.contiguous.compaction": PACKED | {f"{LLM}.contiguous.copy_s_per_token": 1e-4},
@@ -436,9 +489,14 @@ PARTS = {
     "TenantQuota": {"gateway.quotas": [QUOTA, OTHER]},
     "Reserve": {"gateway.reserves": [RESERVE]},
     "GatewayRetryBudget": {"gateway.retry_budget": BUDGET},
+    "Reservation": {f"{LLM}.reserved": [RESERVATION]},
+    "FairShare": FAIRLY,
+    "LengthBuckets": FAIRLY | {f"{LLM}.scheduler": IN_TURN},
+    "Hedge": {"classes.chat.hedge": {"after_s": 0.2}},
+    "RetryBudget": {"classes.chat.retry.budget": {"fraction": 0.1, "min_per_s": 0.5}},
     "Accept": {"gateway.accept": ACCEPT},
 }
-"""What the fields of a part of the gateway need to be felt."""
+"""What the fields of a part need to be felt."""
 
 QUEUE_CHANGES = {
     "length": 1,
@@ -446,7 +504,11 @@ QUEUE_CHANGES = {
     "order": "priority",
     "status": {429: 503, 503: 429},
     "retry_after_s": 2.5,
+    "fair": {"by": "class", "cost": "requests"},
+    "buckets": {"bounds_tokens": [100]},
+    "ageing_per_s": 5.0,
 }
+ORDER_OF = {"fair": "weighted_fair", "buckets": "length_buckets", "ageing_per_s": "priority"}
 QUEUES = ("gateway.queue", "pools.llm.queue", "pools.llm.batching.scheduler")
 
 ELSEWHERE = {
@@ -593,8 +655,11 @@ def given_for(part, path):
     """Return what a field needs to be felt."""
     if part == "StaticBatching":
         return {VECTOR: STATIC, "classes.urgent.pool": "vector"} | (
-            GIVEN[path] if path.endswith("cancel_frees") else {}
+            GIVEN[path] if path.endswith(("cancel_frees", "poison")) else {}
         )
+    if part == "Queue":
+        queue, name = path.rsplit(".", 1)
+        return {f"{queue}.order": ORDER_OF[name]} if name in ORDER_OF else {}
     if part in PARTS:
         return PARTS[part] | NAMED
     if part == "Speculation":
