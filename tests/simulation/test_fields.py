@@ -23,6 +23,7 @@ from capplan.scenario import (
     Lifecycle,
     LinearStep,
     LognormalTime,
+    ModelLoad,
     Network,
     Pool,
     Promises,
@@ -35,6 +36,7 @@ from capplan.scenario import (
     Reserve,
     ResidentModel,
     ResourcePool,
+    ResponseCache,
     Retry,
     RetryBudget,
     Router,
@@ -96,6 +98,7 @@ CHANGES = {
         "connections": ("network.connections", "long_lived"),
     },
     Gateway: {
+        "response_cache": ("gateway.response_cache", {"lookup_s": 0.01}),
         "rate_limit": ("gateway.rate_limit", None),
         "concurrency": ("gateway.concurrency", None),
         "overhead_s": ("gateway.overhead_s", 0.1),
@@ -162,7 +165,21 @@ CHANGES = {
         "policy": ("pools.llm.router.policy", "random"),
         "max_in_flight": ("pools.llm.router.max_in_flight", None),
     },
+    ResponseCache: {
+        "capacity": ("gateway.response_cache.capacity", 1),
+        "ttl_s": ("gateway.response_cache.ttl_s", 0.1),
+        "lookup_s": ("gateway.response_cache.lookup_s", 0.2),
+        "bytes_per_token": ("gateway.response_cache.bytes_per_token", 1.0),
+    },
+    ModelLoad: {
+        "start_s": ("pools.vector.model_load.start_s", 0.3),
+        "bytes": ("pools.vector.model_load.bytes", 9.0),
+        "over": ("pools.vector.model_load.over", "network"),
+    },
     Pool: {
+        "step_factors": ("pools.llm.step_factors", [1.0, 3.0]),
+        "model_load": ("pools.llm.model_load", {"bytes": 1e9}),
+        "replicas_per_node": ("pools.llm.replicas_per_node", 2),
         "replicas": ("pools.llm.replicas", 3),
         "hosts": ("pools.vector.hosts", []),
         "models": ("pools.llm.models", [{"name": "x", "kv_fraction": 0.1}]),
@@ -319,6 +336,7 @@ CHANGES = {
         "priority": ("classes.chat.priority", -1),
         "streaming": ("classes.chat.streaming", False),
         "cached_fraction": ("classes.chat.cached_fraction", 0.9),
+        "response_cached_fraction": ("classes.chat.response_cached_fraction", 0.5),
         "hedge": ("classes.chat.hedge", {"after_s": 0.2}),
         "poisoned_fraction": ("classes.chat.poisoned_fraction", 0.2),
     },
@@ -364,6 +382,8 @@ CHANGES = {
         "at_s": ("faults.0.at_s", 1.5),
         "count": ("faults.0.count", 2),
         "down_s": ("faults.0.down_s", 0.9),
+        "mtbf_s": ("faults.0.mtbf_s", 0.4),
+        "mttr_s": ("faults.0.mttr_s", 0.9),
     },
 }
 
@@ -385,7 +405,7 @@ FAIRLY = {
     "pools.llm.router.max_in_flight": 9,
 }
 IN_TURN = LONG | {"order": "length_buckets", "buckets": {"bounds_tokens": [100]}}
-BAD_ONES = {"classes.chat.poisoned_fraction": 0.2, "classes.embed.poisoned_fraction": 0.2}
+BAD_ONES = {"classes.chat.poisoned_fraction": 0.2, "classes.urgent.poisoned_fraction": 0.2}
 NAMED = {"tenants": [{"name": "all"}, {"name": "b"}, {"name": "c"}]}
 NAIVE = {"gateway.max_prompt_tokens": 100, "classes.chat.retry.heeds_final": False}
 BEGINS = {
@@ -438,7 +458,22 @@ ELASTIC = {
     },
 }
 """What the parts of a pool that scales need to be felt."""
+LAW = {"faults": [{"mtbf_s": 1.0, "mttr_s": 0.3}]}
+KEEPS = {"gateway.response_cache": {}}
+LOADS = {
+    "faults": [{"pool": "vector", "at_s": 1.0, "down_s": 0.2}],
+    "pools.vector.model_load": {"bytes": 30.0},
+    "hosts.h.network_bytes_per_s": 30.0,
+}
 GIVEN = {
+    "faults.0.mtbf_s": LAW,
+    "faults.0.mttr_s": LAW,
+    "pools.llm.model_load": {"pools.llm.load_bandwidth_bytes_per_s": 1e10},
+    "pools.llm.replicas_per_node": {
+        "pools.llm.replicas_per_node": 1,
+        "faults": [{"kind": "node_loss", "pool": "llm", "at_s": 1.0, "down_s": 0.3}],
+    },
+    "classes.chat.response_cached_fraction": KEEPS,
     LIFE: SCALES,
     f"{SCALE}.metrics.0.source": {
         f"{SCALE}.metrics": [OUTSIDE | {"target": 1.0}, LATENCY | {"target": 90.0}],
@@ -464,7 +499,8 @@ GIVEN = {
     f"{LLM}.cancel_frees": IMPATIENT,
     f"{LLM}.priority_preemption": {f"{LLM}.scheduler.order": "priority"},
     f"{LLM}.poison": BAD_ONES,
-    f"{VECTOR}.poison": BAD_ONES,
+    f"{VECTOR}.poison": BAD_ONES
+    | {"classes.urgent.pool": "vector", f"{VECTOR}.max_queue_delay_s": 0.3},
     f"{VECTOR}.cancel_frees": {"classes.embed.retry.attempt_timeout_s": 0.05},
     f"{LLM}.contiguous.reserve": PACKED | {f"{LLM}.contiguous.reserve": "max"},
     f"{LLM}.contiguous.compaction": PACKED | {f"{LLM}.contiguous.copy_s_per_token": 1e-4},
@@ -506,7 +542,7 @@ QUEUE_CHANGES = {
     "retry_after_s": 2.5,
     "fair": {"by": "class", "cost": "requests"},
     "buckets": {"bounds_tokens": [100]},
-    "ageing_per_s": 5.0,
+    "ageing_per_s": 100.0,
 }
 ORDER_OF = {"fair": "weighted_fair", "buckets": "length_buckets", "ageing_per_s": "priority"}
 QUEUES = ("gateway.queue", "pools.llm.queue", "pools.llm.batching.scheduler")
@@ -544,6 +580,8 @@ ELSEWHERE = {
     ResourcePool: {"name"},
     Autoscaler: {"behavior", "event_driven"},
     Crash: {"kind"},
+    ResponseCache: {"owner", "per_tenant"},
+    Router: {"prefix_threshold_fraction", "balance_abs_threshold", "balance_rel_threshold"},
     Host: {"name", "owner", "accelerator_memory_bytes", "host_memory_bytes"},
     Demand: {"accelerator_memory_bytes", "host_memory_bytes"},
     Queue: {"owner"},
@@ -651,6 +689,14 @@ def changes():
             yield pytest.param("Queue", f"{queue}.{name}", value, id=f"{queue}.{name}")
 
 
+ALONE = {
+    "Speculation": {f"{LLM}.speculation": DRAFT},
+    "ResidentModel": TWO,
+    "ResponseCache": KEEPS,
+    "ModelLoad": LOADS,
+}
+
+
 def given_for(part, path):
     """Return what a field needs to be felt."""
     if part == "StaticBatching":
@@ -662,10 +708,8 @@ def given_for(part, path):
         return {f"{queue}.order": ORDER_OF[name]} if name in ORDER_OF else {}
     if part in PARTS:
         return PARTS[part] | NAMED
-    if part == "Speculation":
-        return {f"{LLM}.speculation": DRAFT}
-    if part == "ResidentModel":
-        return TWO
+    if part in ALONE:
+        return ALONE[part]
     if part in ELASTIC:
         return ELASTIC[part] | GIVEN.get(path, {})
     return GIVEN.get(path, {})
