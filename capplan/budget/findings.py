@@ -36,8 +36,8 @@ class Waiting(NamedTuple):
 def queues_of(scenario: Scenario, pool_name: str) -> list[Waiting]:
     """Return the queues in series before a pool's replicas, outermost first.
 
-    The gateway's queue holds requests only if its concurrency is limited, the service queue only
-    if the router limits what a replica holds.
+    The gateway's queue holds requests only if its concurrency or the workers of its overhead are
+    limited, the service queue only if the router limits what a replica holds.
     """
     gateway, pool = scenario.gateway, scenario.pool(pool_name)
     prefix, scheduler = f"pools.{pool_name}", pool.batching.scheduler
@@ -48,7 +48,7 @@ def queues_of(scenario: Scenario, pool_name: str) -> list[Waiting]:
             "gateway.queue",
             gateway.queue.owner or gateway.owner,
             gateway.queue,
-            gateway.concurrency is not None,
+            gateway.holds_waiting,
         ),
         Waiting(
             "service_queue", f"{prefix}.queue", pool.queue.owner or pool.owner, pool.queue, limited

@@ -9,6 +9,7 @@ from functools import partial
 
 from capplan.scenario import Gateway, Network
 from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.buckets import CONTENT_TOO_LARGE
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections, Door
 from capplan.simulation.gateway import GatewayHost
@@ -102,6 +103,7 @@ class GuardedGateway(GatewayHost):
         if (door := self._door) is not None:
             yield "connections_open", lambda: door.open, False
             yield "connections_waiting", lambda: door.waiting, False
+        yield "status_413_rps", lambda: self.statuses[CONTENT_TOO_LARGE], True
         for reason in REASONS:
             yield f"refused_{reason}_rps", partial(self._refused_for, reason), True
 

@@ -31,7 +31,8 @@ class Refusals:
         budget = rules.retry_budget
         self._retries = None if budget is None else RetryWindow(budget)
         self._allowances = _Matching(rules.allowances, Used)
-        self._limits = _Matching((*rules.rate_limits, *rules.token_limits), limit_of)
+        limits: tuple[RequestLimit | TokenLimit, ...] = (*rules.rate_limits, *rules.token_limits)
+        self._limits = _Matching(limits, limit_of)
         self._all = () if rules.rate_limit is None else (limit_of(rules.rate_limit),)
 
     def refusal(self, attempt: Attempt, now_s: float) -> Failure | None:

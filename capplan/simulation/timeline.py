@@ -28,6 +28,11 @@ host            name of a host     compute_units_pressure, io_bytes_per_s_pressu
                                    take; 1 = full speed)
 =============== ================== =========================================================
 
+A gateway with limits by tenant, class or connection has also in_flight_<tenant> and length_<tenant>
+of each tenant with a quota, busy_workers (with overhead_concurrency), connections_open and
+connections_waiting (in the backlog), refused_<reason>_rps for each reason of its own, and
+status_413_rps.
+
 A pool whose replicas come and go has in service_queue also replicas_desired, replicas_asked (that
 wait for accelerators), replicas_starting, replicas_standby, replicas_draining and replicas_paid (a
 mean over the interval; standby at its share of the price), and of an autoscaler scaling_<metric>

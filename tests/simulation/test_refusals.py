@@ -43,6 +43,35 @@ def test_too_long_a_prompt_gets_413_and_takes_no_token(build, trace_of, play):
     assert log["attempt"].tolist() == [1, 1, 1]
 
 
+def test_retries_of_what_must_not_be_retried_are_dropped_for_a_naive_caller(
+    build, trace_of, play
+):
+    naive = {"max_attempts": 4, "heeds_final": False}
+    gateway = {"max_prompt_tokens": 100, "rate_limits": [{"name": "r", "rate_rps": 1.0}]}
+    for drops, reasons in (
+        (False, ["prompt_too_long"] * 4),
+        (True, ["prompt_too_long", *["final_retry"] * 3]),
+    ):
+        scenario = build(
+            classes=[{"name": "chat", "retry": naive}],
+            gateway=gateway | {"drop_final_retries": drops},
+        )
+        result = play(scenario, trace_of([0.0, 0.1], prompt_tokens=[101, 100]))
+        assert result.requests["reason"].fillna("").tolist() == [*reasons, ""]
+
+
+def test_what_a_model_refused_as_too_long_is_dropped_before_it_comes_to_the_model_again(
+    build, trace_of, play
+):
+    scenario = build(
+        classes=[{"name": "chat", "retry": {"max_attempts": 3, "heeds_final": False}}],
+        gateway={"drop_final_retries": True},
+    )
+    log = play(scenario, trace_of([0.0], prompt_tokens=9000)).requests
+    assert log["reason"].tolist() == ["max_model_len", "final_retry", "final_retry"]
+    assert log["outcome_layer"].tolist() == ["scheduler_queue", "gateway", "gateway"]
+
+
 @settings(max_examples=60)
 @given(
     ticks=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=80),
