@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capplan.measured import Measured, replay_scenario, replay_trace
+from capplan.measured import REQUEST_OVERHEAD_S, Measured, replay_scenario, replay_trace
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 
@@ -118,7 +118,7 @@ def validate(
     *,
     scenario: Scenario | None = None,
     step_time: Mapping[str, Any] | None = None,
-    request_overhead_s: float = 0.0,
+    request_overhead_s: float | None = None,
     source: str = "roofline",
     seed: int = 0,
 ) -> Validation:
@@ -131,16 +131,16 @@ def validate(
     scenario
         What is simulated; None = built from what is known of the server.
     step_time, request_overhead_s
-        Of that scenario: fields of a pool's ``step_time``, and what each request takes besides.
+        Of that scenario: fields of a pool's ``step_time``, and what each request takes besides;
+        None = what it takes of the usual server (``REQUEST_OVERHEAD_S``).
     source
         Names where step times come from.
     seed
         Of what the scenario leaves to chance.
     """
     if scenario is None:
-        scenario = replay_scenario(
-            measured, step_time=step_time, request_overhead_s=request_overhead_s
-        )
+        overhead_s = REQUEST_OVERHEAD_S if request_overhead_s is None else request_overhead_s
+        scenario = replay_scenario(measured, step_time=step_time, request_overhead_s=overhead_s)
     result = simulate(scenario, trace=replay_trace(measured, scenario), seed=seed)
     return compare(measured, result, source=source)
 

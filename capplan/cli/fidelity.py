@@ -95,7 +95,7 @@ def _validate(args: argparse.Namespace) -> int:
 
         scenario = load_scenario(args.scenario)
         if law is not None:
-            scenario = with_step_time(scenario, law, request_overhead_s=overhead_s)
+            scenario = with_step_time(scenario, law, request_overhead_s=overhead_s or 0.0)
         source = source if law is not None else "scenario"
     found = validate(
         measured,
@@ -111,12 +111,12 @@ def _validate(args: argparse.Namespace) -> int:
     return exits.DONE
 
 
-def _asked(args: argparse.Namespace, measured: Measured) -> tuple[Any, float, str]:
+def _asked(args: argparse.Namespace, measured: Measured) -> tuple[Any, float | None, str]:
     """Return the step time's fields, the overhead of each request, and the source's name."""
     if args.latency is None:
         if args.scenario is not None and args.source is None:
-            return None, 0.0, "scenario"
-        return _law(args, measured), 0.0, args.source or "roofline"
+            return None, None, "scenario"
+        return _law(args, measured), None, args.source or "roofline"
     from capplan.calibration import read_latency
 
     law, overhead_s = read_latency(Path(args.latency))

@@ -5,8 +5,15 @@ client that measured it. :func:`read_measured` reads one; :func:`replay_scenario
 :func:`replay_trace` turn it into the same question to the simulator.
 """
 
-from capplan.measured.replay import replay_scenario, replay_trace
+from capplan.measured.replay import REQUEST_OVERHEAD_S, replay_scenario, replay_trace
 from capplan.measured.run import Measured, read_measured
 from capplan.measured.server import Server
 
-__all__ = ["Measured", "Server", "read_measured", "replay_scenario", "replay_trace"]
+__all__ = [
+    "REQUEST_OVERHEAD_S",
+    "Measured",
+    "Server",
+    "read_measured",
+    "replay_scenario",
+    "replay_trace",
+]

@@ -34,7 +34,7 @@ Trust it within about 15 % for dense models at 16 bits on an accelerator whose s
 within 40 % elsewhere: a single sequence and a prefill in a model of experts, 4 and 8 bits, prompts
 below 256 tokens. It knows no kernel that misses its efficiency (odd shapes, other attention
 backends, skewed experts). It is the engine alone: HTTP and tokenizer come before it
-(``capplan.validation.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
+(``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ COLUMNS = ("run", "step_times", "metric", "figure", "error_fraction")
 def laws(measured, fitted):
     """Yield the sources that know a run's server: name, step time, overhead of a request."""
     pool = replay_scenario(measured).pool()
-    yield "roofline", {"kind": "roofline"}, 0.0
+    yield "roofline", {"kind": "roofline"}, None
     profile = find_profile(shared_data_path("profiles"), pool)
-    yield "tables", {"kind": "tables", "path": str(profile)}, 0.0
-    yield "silicon", {"kind": "silicon"}, 0.0
+    yield "tables", {"kind": "tables", "path": str(profile)}, None
+    yield "silicon", {"kind": "silicon"}, None
     if fitted.scope["accelerator"] == measured.server.accelerator:
         yield "calibrated", fitted.step_time, fitted.request_overhead_s
 

@@ -64,7 +64,9 @@ def test_the_file_holds_what_validate_needs_and_what_a_reader_wants(run, tmp_pat
 def test_what_no_request_tells_of_stays_at_its_prior_and_is_said(measured, requests):
     rows = requests(200, 2.0).assign(prompt_tokens=8, output_tokens=64)
     found = calibrate([measured(rows)])
-    assert found.parameters["prefill_scale"].value == pytest.approx(1.0, abs=0.1)
+    scale = found.parameters["prefill_scale"]
+    assert scale.low < 1.0 < scale.high
+    assert 0.7 < scale.value < 1.4  # a standard deviation of the prior
     assert any("hardly tell prefill_scale" in note for note in found.notes)
 
 

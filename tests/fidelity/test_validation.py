@@ -6,18 +6,29 @@ import numpy as np
 import pytest
 
 from capplan.encoding import to_text
-from capplan.measured import read_measured, replay_scenario
+from capplan.measured import REQUEST_OVERHEAD_S, read_measured, replay_scenario
 from capplan.replica.profiles import find_profile
 from capplan.validation import Figure, validate
 
 
 def test_a_run_measured_by_its_own_replay_has_no_error(measured, requests):
-    found = validate(measured(requests(150, 8.0)))
+    found = validate(measured(requests(150, 8.0)), request_overhead_s=0.0)
     assert found.n == 150
     for figures in found.latencies.values():
         assert all(abs(figure.error_fraction) < 1e-6 for figure in figures.values())
     assert abs(found.throughput.error_fraction) < 1e-6
     assert found.in_flight.predicted == pytest.approx(found.in_flight.measured, rel=1e-6)
+
+
+def test_an_unknown_server_takes_as_long_before_the_engine_as_the_usual_one(measured, requests):
+    run = measured(requests(150, 8.0))
+    usual, none = validate(run), validate(run, request_overhead_s=0.0)
+    later = usual.latencies["ttft_s"]["p50"].predicted - none.latencies["ttft_s"]["p50"].predicted
+    assert later == pytest.approx(REQUEST_OVERHEAD_S, rel=0.3)
+    rows = requests(150, 8.0)
+    rows["scheduler_queue_in_s"] = rows["intended_start_s"]
+    engine = measured(rows, clock="engine: from scheduler_queue_in_s")
+    assert validate(engine).latencies["ttft_s"]["p50"].error_fraction == pytest.approx(0, abs=1e-6)
 
 
 def test_a_client_with_a_cap_waits_and_the_wait_counts_from_where_the_clock_says(
