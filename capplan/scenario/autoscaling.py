@@ -71,8 +71,9 @@ class Lifecycle(Part):
     """From asking to a machine with an accelerator."""
     image_pull: Duration = NOTHING
     """From the machine to the container's start."""
-    model_load: Duration = NOTHING
-    """From the start to the first request taken."""
+    model_load: Duration | None = None
+    """From the start to the first request taken; None = as the pool's ``model_load`` has it, or
+    nothing."""
     grace_period_s: Seconds = 30.0
 
 

@@ -57,10 +57,10 @@ class Host(Part):
 
 
 def replicas_on(host: str, pool: Pool) -> int:
-    """Return how many replicas of a pool stand on a host: replica i on the i-th, in turn."""
+    """Return how many replicas of a pool can stand on a host: replica i on the i-th, in turn."""
     if not pool.hosts:
         return 0
-    return sum(pool.hosts[i % len(pool.hosts)] == host for i in range(pool.replicas))
+    return sum(pool.hosts[i % len(pool.hosts)] == host for i in range(pool.most_replicas))
 
 
 def overfull(

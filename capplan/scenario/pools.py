@@ -37,6 +37,11 @@ class ContinuousBatching(Part):
     block_size: Count = 16
     kv_blocks: Count | None = None
     gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
+    hybrid_kv_context_tokens: Count | None = None
+    """Length of a sequence for which layers with a sliding window count with their window where
+    ``kv_blocks`` are derived, as vLLM's hybrid KV cache manager keeps them (since 0.9.1, unless
+    ``--disable-hybrid-kv-cache-manager``); shorter sequences then count for too little. None =
+    every layer counts in full."""
     max_model_len: Count = 8192
     prefix_caching: bool = False
     """Find the KV of known prefixes again (``enable_prefix_caching``): by the trace's
@@ -327,8 +332,12 @@ class Pool(Part):
 
     @model_validator(mode="after")
     def _start_is_known(self) -> Pool:
-        if self.autoscaler is not None and self.lifecycle is None and self.cold_start_s is None:
-            msg = "autoscaler: needs lifecycle, or cold_start_s, to know how long a start takes"
+        known = (self.lifecycle, self.cold_start_s, self.model_load)
+        if self.autoscaler is not None and all(one is None for one in known):
+            msg = (
+                "autoscaler: needs lifecycle, cold_start_s or model_load, to know how long a start "
+                "takes"
+            )
             raise ValueError(msg)
         return self
 
@@ -343,13 +352,25 @@ class Pool(Part):
     @property
     def accelerators(self) -> int:
         """Return how many accelerators the pool holds."""
-        return self.replicas * self.tensor_parallel * self.pipeline_parallel
+        return self.replicas * self.accelerators_per_replica
+
+    @property
+    def accelerators_per_replica(self) -> int:
+        """Return over how many accelerators a replica is spread."""
+        return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def accelerators_at_start(self) -> int:
         """Return how many accelerators it holds when a run begins, those of standby included."""
         warm = 0 if self.standby is None else self.standby.replicas
         return self.accelerators + warm * (self.accelerators // self.replicas)
+
+    @property
+    def most_replicas(self) -> int:
+        """Return how many replicas there can be at once, those of standby included."""
+        warm = 0 if self.standby is None else self.standby.replicas
+        most = 0 if self.autoscaler is None else self.autoscaler.max_replicas
+        return max(self.replicas, most) + warm
 
     @property
     def is_elastic(self) -> bool:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from capplan.simulation.autoscaler import Autoscaler
 from capplan.simulation.fleet import Fleet, Supply
+from capplan.simulation.loading import Loader
 from capplan.simulation.timeline import fleet_probes, scaler_probes
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from capplan.scenario import Scenario
+    from capplan.scenario import Pool, Scenario
     from capplan.simulation.caller import Callers
+    from capplan.simulation.clock import Clock
+    from capplan.simulation.machine import Machine
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.timeline import Sampler
 
@@ -24,6 +27,7 @@ def wire(
     pools: Mapping[str, ServingPool],
     callers: Callers,
     sampler: Sampler,
+    machines: Mapping[str, Machine],
     draws: Callable[[], np.random.Generator],
 ) -> None:
     """Give every pool with a standby or an autoscaler what lets its replicas come and go.
@@ -44,6 +48,7 @@ def wire(
             clock=sampler.clock,
             draws=streams[index],
             note=sampler.changed,
+            loader=_loader(scenario, rules, machines=machines, clock=sampler.clock),
         )
         pool.watchers.append(sampler)
         sampler.add(fleet_probes(rules.name, fleet))
@@ -52,6 +57,16 @@ def wire(
                 rules.autoscaler, fleet=fleet, pool=pool, callers=callers, clock=sampler.clock
             )
             sampler.add(scaler_probes(rules.name, scaler, rules.autoscaler))
+
+
+def _loader(
+    scenario: Scenario, rules: Pool, *, machines: Mapping[str, Machine], clock: Clock
+) -> Loader | None:
+    """Return what loads the model of new replicas over disk and network; None = a stated time."""
+    if rules.model_load is None or (rules.lifecycle and rules.lifecycle.model_load is not None):
+        return None
+    hosts = {host.name: host for host in scenario.hosts}
+    return Loader(rules, rules.model_load, hosts=hosts, machines=machines, clock=clock)
 
 
 def _supplies(scenario: Scenario) -> dict[str, Supply]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capplan.scenario.autoscaling import Duration, FixedTime, Lifecycle
+from capplan.scenario.autoscaling import NOTHING, Duration, FixedTime, Lifecycle
 from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.traffic.laws import Z95
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capplan.scenario import Pool
+    from capplan.simulation.loading import Load, Loader
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
 
@@ -65,7 +66,8 @@ class Member:
         self.name = name
         self.phase = phase
         self.replica = replica
-        self.alarm: Alarm | None = None
+        self.alarm: Alarm | Load | None = None
+        """What ends the phase it is in."""
         self.is_warm = phase == "standby"
 
 
@@ -89,19 +91,19 @@ class Fleet:
         clock: Clock,
         draws: np.random.Generator,
         note: Note,
+        loader: Loader | None = None,
     ) -> None:
         self.target = rules.replicas
         self.asked = self.refused = 0
         self._rules = rules
         self._each = rules.accelerators // rules.replicas
-        self._life = rules.lifecycle or Lifecycle(
-            model_load=FixedTime(seconds=rules.cold_start_s or 0.0)
-        )
+        self._life = rules.lifecycle or _by_cold_start(rules)
         self._pool = pool
         self._supply = supply
         self._clock = clock
         self._draws = draws
         self._note = note
+        self._loader = loader
         self._paid_s, self._paid_until_s = 0.0, 0.0
         self._lent = 0
         self.members: list[Member] = []
@@ -209,7 +211,11 @@ class Fleet:
 
     def _load(self, member: Member) -> None:
         self._move(member, "loading")
-        self._later(member, self._life.model_load, self._ready)
+        if self._loader is None:
+            self._later(member, self._life.model_load or NOTHING, self._ready)
+        else:
+            number = self._pool.number_of(member.name)
+            member.alarm = self._loader.load(number, lambda: self._ready(member))
 
     def _ready(self, member: Member) -> None:
         member.alarm = None
@@ -274,6 +280,13 @@ class Fleet:
 
     def _account(self) -> None:
         self._paid_s, self._paid_until_s = self.paid_s, self._clock.now
+
+
+def _by_cold_start(rules: Pool) -> Lifecycle:
+    """Return the life of replicas of which one number is known, or how they load."""
+    if rules.model_load is not None and rules.cold_start_s is None:
+        return Lifecycle()
+    return Lifecycle(model_load=FixedTime(seconds=rules.cold_start_s or 0.0))
 
 
 def drawn_s(law: Duration, draws: np.random.Generator) -> float:

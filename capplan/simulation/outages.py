@@ -81,7 +81,7 @@ class Outages:
             self._restore(replica)
             return
         outage.load = self._loader.load(
-            self._pool.number_of(replica), lambda: self._restore(replica)
+            self._pool.number_of(replica.name), lambda: self._restore(replica)
         )
 
     def _restore(self, replica: Replica) -> None:

@@ -236,9 +236,9 @@ class ServingPool:
         """Pass on the failure of an attempt on its way to a replica."""
         self._gateway.failed(attempt, failure)
 
-    def number_of(self, replica: Replica) -> int:
+    def number_of(self, name: str) -> int:
         """Return the number in a replica's name."""
-        return int(replica.name.removeprefix(f"{self.name}-"))
+        return int(name.removeprefix(f"{self.name}-"))
 
     def next_name(self) -> str:
         """Return the name of the next replica, which no other ever has."""
@@ -282,7 +282,7 @@ class ServingPool:
 
     def _new(self, name: str) -> Replica:
         steps, hosts = self._build(), self._hosts
-        number = int(name.removeprefix(f"{self.name}-"))
+        number = self.number_of(name)
         host = hosts[number % len(hosts)] if hosts else None
         factors = self._pool.step_factors or (1.0,)
         kind: Callable[..., Replica] = Replica

@@ -218,6 +218,7 @@ class _Run:
             pools=self.pools,
             callers=self.callers,
             sampler=self.sampler,
+            machines=machines,
             draws=lambda: stream(seed, replication, Stream.SCALING),
         )
 

@@ -63,7 +63,10 @@ class Node:
     def replicas(self) -> Iterable[tuple[ServingPool, list[Replica]]]:
         """Yield each pool and its replicas here, also those that are down."""
         for part in self._parts:
-            yield part.pool, [r for r in part.pool.replicas if part.has(part.pool.number_of(r))]
+            yield (
+                part.pool,
+                [r for r in part.pool.replicas if part.has(part.pool.number_of(r.name))],
+            )
 
 
 class _OfReplicas:

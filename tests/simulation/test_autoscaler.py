@@ -363,6 +363,29 @@ def test_a_crash_leaves_the_number_wanted_and_the_survivors_scale(elastic, step)
 
 
 EXTERNAL = {"source": "external"}
+
+
+def test_new_replicas_load_over_the_disk_that_others_read(elastic, step):
+    """A load alone takes 100 B / 10 B/s; two at once on one host share its disk."""
+    load = {"start_s": 2.0, "bytes": 100.0}
+    pool = {"lifecycle": None, "model_load": load, "hosts": ["h"]}
+    host = {"name": "h", "io_bytes_per_s": 10.0}
+    rules = scaler(most=2, down_s=600.0)
+    alone = lead_times(simulate(elastic(rules, pool=pool, hosts=[host]), trace=step))
+    assert alone["ready_s"].tolist() == pytest.approx([12.0])
+    rules = scaler(most=3, down_s=600.0)
+    both = lead_times(simulate(elastic(rules, pool=pool, hosts=[host]), trace=step))
+    assert both["ready_s"].tolist() == pytest.approx([22.0, 22.0])
+
+
+def test_a_host_holds_as_many_replicas_as_there_can_be(elastic):
+    classes = [{"name": "chat", "demand": {"host_memory_bytes": 10.0}}]
+    host = {"name": "h", "host_memory_bytes": 40.0}
+    elastic(scaler(most=4), pool={"hosts": ["h"]}, hosts=[host], classes=classes)
+    with pytest.raises(DataError, match="need 50: 10 too much"):
+        elastic(scaler(most=5), pool={"hosts": ["h"]}, hosts=[host], classes=classes)
+
+
 BAD = [
     ({"autoscaler": scaler(least=3, most=2)}, "min_replicas <= max_replicas must hold"),
     ({"autoscaler": scaler(least=0)}, "min_replicas: at least 1 without event_driven"),
@@ -376,7 +399,7 @@ BAD = [
         "event_driven.idle_replicas: below min_replicas, got 0",
     ),
     ({"autoscaler": scaler(least=2, of=EXTERNAL, event_driven={"idle_replicas": 1})}, "be 0"),
-    ({"autoscaler": scaler(), "lifecycle": None}, "needs lifecycle, or cold_start_s"),
+    ({"autoscaler": scaler(), "lifecycle": None}, "needs lifecycle, cold_start_s or model_load"),
     ({"resource_pool": "rack"}, "'rack' is none of nothing"),
     ({"standby": {"replicas": 1, "ready": {"kind": "lognormal", "p50_s": 3.0, "p95_s": 2.0}}},
      "p50_s <= p95_s must hold"),
