@@ -64,11 +64,11 @@ class Door:
         clock: Clock,
         width: int,
     ) -> None:
-        self.refusing: dict[str, tuple[Collection[str], Failure]] = {}
-        self.passing: dict[str, tuple[Collection[str], str]] = {}
-        self.cutting: dict[str, tuple[Collection[str], int]] = {}
-        self.cheapening: dict[str, Collection[str]] = {}
-        """What open rules do, by rule: for these classes."""
+        self.refusing: dict[object, tuple[Collection[str], Failure]] = {}
+        self.passing: dict[object, tuple[Collection[str], str]] = {}
+        self.cutting: dict[object, tuple[Collection[str], int]] = {}
+        self.cheapening: dict[object, Collection[str]] = {}
+        """What the actions of open rules do, by action: for these classes."""
         self._pool = pool
         self._gateway = gateway
         self._doors = doors
@@ -164,31 +164,33 @@ class _AtDoor:
         self._classes = classes
 
     def begin(self) -> None:
-        door, classes, rule = self._door, self._classes, self._rule
+        door, classes = self._door, self._classes
         match self._action:
             case Refuse(status=status, retry_after_s=wait_s):
-                reason = f"{BREAKER}:{rule}"
+                reason = f"{BREAKER}:{self._rule}"
                 told = Failure("rejected", "service_queue", reason, status, wait_s)
-                door.refusing[rule] = classes, told
+                door.refusing[self] = classes, told
             case Route(to=to):
-                door.passing[rule] = classes, to
+                door.passing[self] = classes, to
             case MaxTokens(tokens=tokens):
-                door.cutting[rule] = classes, tokens
+                door.cutting[self] = classes, tokens
             case Greedy():
-                door.cheapening[rule] = classes
+                door.cheapening[self] = classes
 
     def hold(self) -> None:
         pass
 
     def end(self) -> None:
         door = self._door
-        lists = {
-            "refuse": door.refusing,
-            "route": door.passing,
-            "max_tokens": door.cutting,
-            "greedy": door.cheapening,
-        }
-        del lists[self._action.kind][self._rule]  # type: ignore[attr-defined]
+        match self._action:
+            case Refuse():
+                del door.refusing[self]
+            case Route():
+                del door.passing[self]
+            case MaxTokens():
+                del door.cutting[self]
+            case Greedy():
+                del door.cheapening[self]
 
 
 class _Throttled:

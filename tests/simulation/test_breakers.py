@@ -182,6 +182,20 @@ def test_long_answers_are_cut_and_short_ones_left(build, trace_of, play, engine)
     assert (log["finish_s"] - log["sent_s"]).tolist() == pytest.approx([2.0, 0.5, 0.4])
 
 
+def test_one_rule_may_do_the_same_to_two_classes_in_two_ways(build, trace_of, play):
+    cuts = [
+        {"kind": "max_tokens", "tokens": n, "classes": [name]}
+        for n, name in ((3, "chat"), (7, "code"))
+    ]
+    scenario = build(
+        classes=[{"name": "chat"}, {"name": "code"}],
+        batching=steps_of(0.1),
+        breakers=[rule(*cuts, above=-1, release={"after_s": 2.0}, cool_down_s=2.0)],
+    )
+    trace = trace_of([1.5, 1.5, 3.5], request_class=["chat", "code", "code"])
+    assert play(scenario, trace).requests["output_tokens"].tolist() == [3, 7, 10]
+
+
 def test_a_retry_asks_for_the_whole_answer_again(build, trace_of, play):
     cut = rule({"kind": "max_tokens", "tokens": 5}, above=-1, release={"after_s": 1.0})
     scenario = build(
