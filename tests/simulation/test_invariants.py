@@ -38,18 +38,32 @@ MOMENTS = [
 maybe = st.none
 
 
-def queues():
-    return st.fixed_dictionaries(
+PLAIN = [{"order": "fifo"}, {"order": "priority"}]
+BOUNDS = {"bounds_tokens": [50, 100]}
+ORDERS = [
+    *PLAIN,
+    {"order": "priority", "ageing_per_s": 2.0},
+    {"order": "weighted_fair"},
+    {"order": "weighted_fair", "fair": {"by": "class", "cost": "requests"}},
+    {"order": "earliest_deadline"},
+    {"order": "shortest_prompt", "ageing_per_s": 50.0},
+    {"order": "length_buckets", "buckets": BOUNDS},
+    {"order": "length_buckets", "buckets": BOUNDS | {"turn": "shortest_first"}},
+]
+
+
+def queues(orders=ORDERS):
+    limits = st.fixed_dictionaries(
         {
             "length": maybe() | st.integers(0, 6),
             "wait_limit_s": maybe() | st.floats(0.01, 2.0),
-            "order": st.sampled_from(["fifo", "priority"]),
             "retry_after_s": st.floats(0, 1.0),
         }
     )
+    return st.builds(lambda one, order: one | order, limits, st.sampled_from(orders))
 
 
-def continuous():
+def continuous(orders=ORDERS):
     return st.fixed_dictionaries(
         {
             "kind": st.just("continuous"),
@@ -59,7 +73,7 @@ def continuous():
             "chunked_prefill": st.booleans(),
             "block_size": st.sampled_from([1, 16]),
             "kv_blocks": st.integers(4, 60),
-            "scheduler": queues(),
+            "scheduler": queues(orders),
             "step_time": st.just(
                 {
                     "kind": "linear",
@@ -81,6 +95,8 @@ def optional():
         "async_scheduling": st.booleans(),
         "stream_interval": st.sampled_from([1, 8]),
         "cancel_frees": st.booleans(),
+        "poison": st.sampled_from(["alone", "batch"]),
+        "reserved": st.sampled_from([[], [{"classes": ["embed"], "fraction": 0.4}]]),
     }
     draft = st.fixed_dictionaries(
         {"num_speculative_tokens": st.integers(1, 4), "acceptance": st.floats(0, 1)}
@@ -108,7 +124,11 @@ def optional():
             | {"block_size": st.just(16), "kv_blocks": st.integers(20, 60)}
         ),
     )
-    return st.builds(lambda plain, options: plain | options, continuous(), more)
+    by_priority = st.just({"scheduler": {"order": "priority"}, "priority_preemption": True})
+    return st.builds(
+        lambda plain, options, order: plain | options | order,
+        continuous(), more, st.just({}) | by_priority,
+    )  # fmt: skip
 
 
 def static():
@@ -217,6 +237,8 @@ def plain_pools(name):
         {
             "name": st.just(name),
             "replicas": st.integers(1, 3),
+            "replicas_per_node": st.just(2),
+            "step_factors": st.sampled_from([[], [], [1.0, 2.5]]),
             "queue": queues(),
             "router": st.fixed_dictionaries(
                 {
@@ -240,8 +262,11 @@ def classes(name, pool):
             "honour_retry_after": st.booleans(),
             "heeds_final": st.booleans(),
             "retry_on": st.lists(st.sampled_from(["rejected", "timed_out", "failed"]), unique=True),
+            "budget": maybe() | st.sampled_from([{"min_per_s": 0.5}, {"per": "tenant"}]),
+            "max_retry_after_s": st.sampled_from([None, 0.2]),
         }
     )
+    hedge = st.sampled_from([{"after_s": 0.1, "most": 2}, {"after_quantile": 0.5}])
     return st.fixed_dictionaries(
         {
             "name": st.just(name),
@@ -250,6 +275,8 @@ def classes(name, pool):
             "streaming": st.booleans(),
             "promises": st.fixed_dictionaries({"deadline_s": maybe() | st.floats(0.1, 3.0)}),
             "retry": retry,
+            "hedge": maybe() | hedge,
+            "poisoned_fraction": st.sampled_from([0.0, 0.0, 0.1]),
         }
     )
 
@@ -263,7 +290,7 @@ def guarded():
     length = st.integers(1, 6)
     queue = st.builds(
         lambda one, n, order: one | {"length": n, "order": order},
-        queues(), maybe() | length, st.sampled_from(["fifo", "priority"]),
+        queues(PLAIN), maybe() | length, st.sampled_from(["fifo", "priority"]),
     )  # fmt: skip
     more = {"lendable_fraction": 0.0}, {"borrowing_limit": 1}
     shares = [{"tenant": "x", "concurrency": 2}, {"tenant": "y", "concurrency": 1}]
@@ -306,23 +333,46 @@ def plain_gateways():
     )
 
 
+AT_REPLICAS = [
+    {"kind": "hang", "for_s": 0.4},
+    {"kind": "hang", "detect_s": 0.1},
+    {"kind": "hang", "detect_s": 0.1, "restart_s": 0.2, "count": 2},
+    {"kind": "slow", "for_s": 0.5, "factor": 3.0},
+    {"kind": "node_loss", "down_s": 0.3},
+    {"kind": "model_reload", "load_s": 0.2, "drain_s": 0.1},
+    {"kind": "router_blind", "for_s": 0.8},
+]
+AT_CALLERS = [
+    {"kind": "generator_limit", "rate_rps": 20.0, "for_s": 1.0},
+    {"kind": "generator_limit", "connections": 3},
+]
+BY_LAW = [
+    {"kind": "crash", "mtbf_s": 0.8, "mttr_s": 0.2},
+    {"kind": "hang", "mtbf_s": 0.8, "mttr_s": 0.2},
+    {"kind": "slow", "mtbf_s": 0.8, "mttr_s": 0.2},
+]
+
+
 def faults():
-    return st.fixed_dictionaries(
-        {
-            "pool": st.sampled_from([None, "a", "b"]),
-            "at_s": st.floats(0, 3),
-            "count": st.integers(1, 3),
-            "down_s": maybe() | st.floats(0.05, 2),
-        }
-    )
+    where, when = st.sampled_from([None, "a", "b"]), st.floats(0, 3)
+    crash = {"count": st.integers(1, 3), "down_s": maybe() | st.floats(0.05, 2)}
+    return st.one_of(
+        st.fixed_dictionaries({"pool": where, "at_s": when} | crash),
+        st.builds(
+            lambda fault, pool, at_s: fault | {"pool": pool, "at_s": at_s},
+            st.sampled_from(AT_REPLICAS), where, when,
+        ),
+        st.builds(lambda fault, at_s: fault | {"at_s": at_s}, st.sampled_from(AT_CALLERS), when),
+        st.builds(lambda fault, pool: fault | {"pool": pool}, st.sampled_from(BY_LAW), where),
+    )  # fmt: skip
 
 
 def breakers(index):
     """Return a rule of every kind of metric and action; where it can't act, it does not."""
     classes = st.sampled_from([[], [], ["chat"], ["embed"]])
     watched = [
-        {"metric": "queue_length", "above": 1},
-        {"metric": "in_flight", "above": 2, "of": "gateway"},
+        {"metric": "queue_length", "above": 0},
+        {"metric": "in_flight", "above": 1, "of": "gateway"},
         {"metric": "running", "below": 2},
         {"metric": "busy_fraction", "above": 0.3},
         {"metric": "refused_rps", "above": 0},
@@ -363,7 +413,7 @@ def breakers(index):
 @st.composite
 def protected(draw):
     """Return up to three rules; the first may be of the first tier, for the others."""
-    found = [draw(breakers(index)) for index in range(draw(st.sampled_from([0, 0, 1, 3])))]
+    found = [draw(breakers(index)) for index in range(draw(st.sampled_from([0, 1, 3])))]
     if found:
         found[0]["tier"] = 1
     return found
@@ -460,7 +510,12 @@ def moments_are_in_order(log):
 def callers_keep_their_limits(log, built):
     for c in built.classes:
         mine = log[log["request_class"] == c.name]
-        assert (mine["attempt"] <= c.retry.max_attempts).all()
+        most = c.retry.max_attempts + (0 if c.hedge is None else c.hedge.most)
+        assert (mine["attempt"] <= most).all()
+        lost = mine["reason"] == "hedge_lost"
+        assert (lost == (mine["outcome"] == "cancelled")).all()
+        won = mine[mine["outcome"] == "succeeded"]["request_id"]
+        assert set(mine[lost]["request_id"]) <= set(won)
         spent = mine["finish_s"] - mine["sent_s"]
         assert not (spent > (c.retry.attempt_timeout_s or np.inf) + 1e-9).any()
         first = mine.groupby("request_id")["intended_start_s"].transform("min")
@@ -575,12 +630,16 @@ def most_running(rules, engine):
 def compiled_scenarios(draw):
     """Return scenarios whose steps are all compiled: what ``FastEngine`` has, nothing else."""
     found = draw(scenarios())
+    for own in found["classes"]:
+        own["poisoned_fraction"] = 0.0
+    found["faults"] = [f for f in found["faults"] if f.get("kind") not in {"hang", "slow"}]
     for pool in found["pools"]:
-        pool["batching"] = draw(continuous()) | {
+        pool["batching"] = draw(continuous(PLAIN)) | {
             "stream_interval": draw(st.sampled_from([1, 8])),
             "cancel_frees": draw(st.booleans()),
             "kv_blocks": draw(st.integers(4, 30)),
         }
+        pool["step_factors"] = []
     return found
 
 
@@ -700,7 +759,7 @@ def test_lengths_on_the_timeline_are_those_the_log_implies(build, trace_of, scen
 def stays(log):
     """Yield each place with a length on the timeline, and from when to when who was there."""
     end = log["finish_s"].fillna(np.inf)
-    yield ("caller", "", "in_flight"), log["sent_s"], end
+    yield ("caller", "", "in_flight"), log["intended_start_s"], end
     yield ("gateway", "", "length"), log["gateway_in_s"], log["gateway_admitted_s"].fillna(end)
     for pool, request_class in (("a", "chat"), ("b", "embed")):
         mine = log[log["request_class"] == request_class]
