@@ -44,8 +44,7 @@ def accelerator_hours(result: RunResult, pool: Pool) -> float:
     rows = result.timeline
     own = rows[(rows["replica"] == pool.name) & (rows["metric"] == "replicas_paid")]
     paid, spans = held_values(own, "replicas_paid", start_s=start_s, end_s=end_s)
-    each = pool.accelerators // pool.replicas
-    return float(paid @ spans) * each / HOUR_S if len(own) else math.nan
+    return float(paid @ spans) * pool.accelerators_per_replica / HOUR_S if len(own) else math.nan
 
 
 def cost_usd(result: RunResult, *, pools: tuple[Pool, ...] | None = None) -> float:

@@ -363,7 +363,7 @@ class Pool(Part):
     def accelerators_at_start(self) -> int:
         """Return how many accelerators it holds when a run begins, those of standby included."""
         warm = 0 if self.standby is None else self.standby.replicas
-        return self.accelerators + warm * (self.accelerators // self.replicas)
+        return (self.replicas + warm) * self.accelerators_per_replica
 
     @property
     def most_replicas(self) -> int:

@@ -96,7 +96,7 @@ class Fleet:
         self.target = rules.replicas
         self.asked = self.refused = 0
         self._rules = rules
-        self._each = rules.accelerators // rules.replicas
+        self._each = rules.accelerators_per_replica
         self._life = rules.lifecycle or _by_cold_start(rules)
         self._pool = pool
         self._supply = supply
