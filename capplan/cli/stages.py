@@ -96,7 +96,11 @@ def _print(document: Mapping[str, Any], out: str) -> None:
         for s in document["stages"]
     ]
     print_table(rows, ["stage", "load (1/s)", "goodput (1/s)", "counts", "breaks first", "note"])
-    sys.stdout.write(f"\n{_degradation(document['first_degradation'])}\n{_knee(document)}\n\n")
+    sys.stdout.write(f"\n{_degradation(document['first_degradation'])}\n{_knee(document)}\n")
+    if document["client_limit_rps"] is not None:
+        load = document["client_limit_rps"]
+        sys.stdout.write(f"the client's own limit: it could not send {load:.4g}/s\n")
+    sys.stdout.write("\n")
     loads = [
         (name, entry["to_rps"], *entry["interval"])
         for name, entry in document["acceptable_load"].items()

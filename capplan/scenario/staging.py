@@ -20,6 +20,7 @@ StageKind = Literal[
     "wave",
     "replay",
 ]
+FailureKind = Literal["crash", "hang", "slow", "node_loss", "model_reload", "router_blind"]
 FOUR_STAGES: tuple[StageKind, ...] = (
     "baseline",
     "ramp",
@@ -71,10 +72,13 @@ class StagePlan(Part):
     long_max_tokens: Count = 8000
     fall_back_s: PositiveSeconds = 300.0
     """How long the baseline load is held after an overload or a failure, s."""
+    failure: FailureKind = "crash"
+    """What goes wrong in the failure stage. Where the scenario has a fault of that kind, it is that
+    one at another moment."""
     failed_pool: Name | None = None
-    """The pool that loses one replica; None = the primary one."""
+    """The pool in which something goes wrong; None = the primary one."""
     down_s: PositiveSeconds | None = None
-    """How long it is away; None = the pool's cold start, or ``step_s``."""
+    """How long it lasts; None = the pool's cold start, or ``step_s``."""
     soak_s: PositiveSeconds = 3600.0
     wave_period_s: PositiveSeconds = 600.0
     wave_amplitude_fraction: Fraction = 0.5

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from capplan.results import per_request
 from capplan.slo import judge
 from capplan.stages.breaks import breaks_of, margins_of
+from capplan.stages.failing import failure_of
 from capplan.stages.loads import Loads
 from capplan.stages.playing import play, step, warmed_up
 from capplan.stages.scaling import release_s
@@ -129,32 +130,35 @@ def fall_back(scenario: Scenario, loads: Loads, ramp: Ramp | None, *, seed: int)
 
 
 def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
-    """Return the planned load while one replica is away, and the retest after its return.
+    """Return the planned load while something fails, and the retest after it is over.
 
-    Where the plan states no ``down_s`` it is away for the pool's cold start, or for longer, until
-    each class's percentiles have their samples.
+    What fails says the plan (:mod:`capplan.stages.failing`). Where it states no ``down_s``, it
+    lasts for the pool's cold start, or for longer, until each class's percentiles have their
+    samples.
     """
     plan = scenario.stages
     pool = scenario.pool(plan.failed_pool)
     at = plan.step_s / 2
     enough = min(samples_s(loads, scenario), plan.longest_s)
-    down = plan.down_s or max(pool.cold_start_s or plan.step_s, enough)
-    back = at + down
+    found = failure_of(
+        scenario, at_s=at, down_s=plan.down_s or max(pool.cold_start_s or plan.step_s, enough)
+    )
+    back = found.ends_s
     end = back + plan.fall_back_s + plan.steady_s
-    crash = {"kind": "crash", "pool": pool.name, "at_s": at, "count": 1, "down_s": down}
     run = play(
         scenario,
         {"kind": "steady", "rate_rps": loads.planned_rps},
         duration_s=end,
         seed=seed,
-        faults=[crash],
+        faults=[found.fault],
     )
-    load = loads.planned_rps
-    note = f"one of {pool.replicas} {pool.name} replicas away for {down:g} s"
+    load, note = loads.planned_rps, found.note
     one = stage_of("failure", "failure", load, run, start_s=at, end_s=back, note=note)
     other = stage_of(
         "retest", "retest", load, one.run, start_s=back + plan.fall_back_s / 2, end_s=end,
-        note="after the replica's return",
+        note=f"after {plan.failure.replace('_', ' ')} is over"
+        if plan.failure != "crash"
+        else "after the replica's return",
     )  # fmt: skip
     return one, other
 

@@ -11,6 +11,7 @@ import numpy as np
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 from capplan.stages.breaks import margins_of
+from capplan.stages.failing import generator_limits
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.statistics import mser5
 
@@ -34,7 +35,7 @@ def play(
     """Return the run of a scenario's requests under another shape of the load.
 
     Every run of a seed and replication draws the same requests in the same order: two steps differ
-    in load alone.
+    in load alone. Limits of the load generator hold in each; the scenario's other faults do not.
     """
     changed = with_values(
         scenario,
@@ -43,7 +44,7 @@ def play(
             "traffic.duration_s": duration_s,
             "traffic.perturbations": [dict(p) for p in perturbations],
             "traffic.mix": [],
-            "faults": [dict(f) for f in faults],
+            "faults": [*generator_limits(scenario), *(dict(f) for f in faults)],
             "requests": None,
             "warmup_s": 0.0,
         },

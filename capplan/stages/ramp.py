@@ -100,12 +100,13 @@ def raise_load(scenario: Scenario, *, start_rps: float, seed: int, replication: 
     """Return the ramp of a scenario: up by its plan's factor until a promise surely breaks.
 
     ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
-    gap between the last kept and the first broken load is halved ``refine`` times.
+    gap between the last kept and the first broken load is halved ``refine`` times. No more of them
+    follow where the client is the limit: a higher load would not be sent.
     """
     plan = scenario.stages
     steps: list[Stage] = []
     voids: list[Stage] = []
-    after = 0
+    after = limited = 0
     for n in range(plan.most_steps):
         load = start_rps * plan.factor**n
         before = load / plan.factor
@@ -121,7 +122,8 @@ def raise_load(scenario: Scenario, *, start_rps: float, seed: int, replication: 
         steps.append(found)
         voids += void
         after += int(after > 0 or (found.counts and surely(found)))
-        if after > plan.beyond:
+        limited += int(found.client_limited)
+        if max(after, limited) > plan.beyond:
             break
     for turn in range(plan.refine):
         if closer := _between(scenario, steps, turn, seed, replication=replication):

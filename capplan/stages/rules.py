@@ -143,6 +143,9 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
         below = max((s.load_rps for s in found.ramp.steps), default=math.nan)
         outcome = "retest" if point is not None else "unknown"
         action = f"raise the load beyond {below:.3g}/s, in smaller steps"
+        if (client := found.ramp.client_limit_rps) <= below:
+            action = f"the client, not the service, was the limit at {client:.3g}/s: send the "
+            action += "load from more of them"
     elif short := _short(found):
         outcome, action = "retest", f"{short}: run more replications, or smaller steps"
     told = "nothing breaks" if point is None else _point(point)

@@ -1,0 +1,102 @@
+"""What the failure stage does for each kind of fault, and whose limit a ramp finds."""
+
+import pytest
+
+from capplan.scenario.files import DataError
+from capplan.stages import run_stages
+from capplan.stages.failing import failure_of, generator_limits
+
+POOL = {
+    "name": "server",
+    "replicas": 2,
+    "cold_start_s": 20.0,
+    "queue": {"owner": "platform"},
+    "router": {"max_in_flight": 1},
+    "batching": {
+        "kind": "dynamic",
+        "max_batch_size": 1,
+        "scheduler": {"owner": "platform"},
+        "service": {"base_s": 0.1, "exponential": True},
+    },
+}
+PLAN = {"run": ["failure"], "planned_rps": 10.0, "peak_rps": 11.0}
+
+
+def made(single_server, kind, *, pool=None, plan=None, **fields):
+    return single_server(
+        pool=POOL | (pool or {}), plan=PLAN | {"failure": kind} | (plan or {}), **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "note", "broken"),
+    [
+        ("crash", "one of 2 server replicas away for 60 s", True),
+        ("hang", "one of 2 server replicas hanging for 60 s", True),
+        ("slow", "one of 2 server replicas 2 times slower for 60 s", False),
+        ("node_loss", "a machine of server away for 60 s", True),
+        ("model_reload", "server replicas load their model anew, at most 1 at a time", True),
+        ("router_blind", "the router of server blind for 60 s", True),
+    ],
+)
+def test_each_kind_of_fault_strikes_and_is_retested(single_server, kind, note, broken):
+    """At 10/s two replicas of 10/s each suffice, and one does not."""
+    own = {"replicas_per_node": 1} if kind == "node_loss" else {}
+    found = run_stages(made(single_server, kind, pool=own), seed=1)
+    failure, retest = found.stage("failure"), found.stage("retest")
+    assert failure.note == note
+    assert bool(failure.breaks) is broken
+    assert failure.run.scenario.faults[0].kind == kind
+    assert not retest.breaks
+    assert failure.end_s <= retest.start_s
+
+
+def test_a_fault_of_the_scenario_says_how_it_strikes(single_server):
+    slow = {"kind": "slow", "at_s": 3.0, "factor": 5.0, "count": 2, "for_s": 7.0}
+    scenario = made(single_server, "slow", plan={"down_s": None}, faults=[slow])
+    found = failure_of(scenario, at_s=100.0, down_s=60.0)
+    assert found.fault == {"kind": "slow", "at_s": 100.0, "factor": 5.0, "count": 2, "for_s": 7.0}
+    assert found.ends_s == 107.0
+    assert found.note == "2 of 2 server replicas 5 times slower for 7 s"
+    longer = made(single_server, "slow", plan={"down_s": 30.0}, faults=[slow])
+    assert failure_of(longer, at_s=100.0, down_s=30.0).ends_s == 130.0
+
+
+def test_a_hang_that_is_noticed_ends_with_the_restart(single_server):
+    hang = {"kind": "hang", "at_s": 3.0, "detect_s": 5.0, "restart_s": 10.0}
+    scenario = made(single_server, "hang", faults=[hang])
+    assert failure_of(scenario, at_s=100.0, down_s=60.0).ends_s == 115.0
+
+
+def test_a_fault_that_cannot_strike_there_is_named(single_server):
+    with pytest.raises(DataError, match="replicas_per_node"):
+        run_stages(made(single_server, "node_loss"), seed=1)
+
+
+@pytest.fixture(name="limited", scope="module")
+def _limited(single_server):
+    """A load generator that has eight connections: about one in a hundred requests of 5.6/s would
+    find all of them taken, while the server answers 10/s.
+    """
+    limit = {"kind": "generator_limit", "at_s": 0.0, "connections": 8}
+    plan = {"run": ["baseline", "ramp"], "most_steps": 6, "peak_rps": 6.5, "step_s": 200.0,
+            "steady_s": 150.0, "longest_s": 800.0}  # fmt: skip
+    return run_stages(single_server(plan=plan, faults=[limit]), seed=1)
+
+
+def test_the_clients_own_limit_is_no_knee_of_the_service(limited):
+    assert len(generator_limits(limited.scenario)) == 1
+    client = limited.ramp.client_limit_rps
+    assert 5.0 < client < 7.0
+    assert limited.first_degradation is None
+    over = [s for s in limited.ramp.steps if s.load_rps >= client]
+    assert len(over) == 2
+    assert all(s.client_limited and not s.counts for s in over)
+    assert "client" in over[0].told
+    assert limited.knee is None or limited.knee.reason
+
+
+def test_a_load_that_was_never_sent_proves_nothing(limited):
+    [planned] = [r for r in limited.verdict.reasons if r.rule == "planned_load"]
+    assert planned.outcome == "unknown"
+    assert "the client, not the service" in planned.next_action
