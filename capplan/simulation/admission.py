@@ -15,7 +15,7 @@ from capplan.simulation.connections import Connections, Door
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.refusals import Refusals
-from capplan.simulation.slots import FlowLine, Slots, flow_of
+from capplan.simulation.slots import FlowLine, Slots
 
 UNAVAILABLE = 503
 PLAIN = frozenset(
@@ -74,7 +74,7 @@ class GuardedGateway(GatewayHost):
                 rules.queue, layer="gateway", clock=clock, expired=self._expired, line=self._flows
             )
         self._rules = rules
-        self._refusals = Refusals(rules)
+        self._refusals = Refusals(rules) if Refusals.are_asked(rules) else None
         self._workers = rules.overhead_concurrency or math.inf
         self._door = None
         if rules.accept is not None:
@@ -121,9 +121,12 @@ class GuardedGateway(GatewayHost):
         super().withdraw(attempt)
 
     def _enter(self, attempt: Attempt) -> None:
-        if failure := self._refusals.refusal(attempt, attempt.gateway_in_s):
+        refusals = self._refusals
+        if refusals is not None and (failure := refusals.refusal(attempt, attempt.gateway_in_s)):
             self._send_back(attempt, failure)
-        elif self.busy_workers < self._workers and self.slots.admits(flow_of(attempt)):
+        elif self.busy_workers < self._workers and self.slots.admits(
+            attempt.request.tenant, attempt.priority
+        ):
             self._admit(attempt)
         else:
             self._wait(attempt)
@@ -168,10 +171,13 @@ class GuardedGateway(GatewayHost):
         self._let_in()
 
     def _send_back(self, attempt: Attempt, failure: Failure | None) -> None:
+        refusals = self._refusals
         if failure is None:
-            self._refusals.answered(attempt, self._clock.now)
+            if refusals is not None and refusals.hears_answers:
+                refusals.answered(attempt, self._clock.now)
         else:
-            self._refusals.failed(attempt, failure)
+            if refusals is not None:
+                refusals.failed(attempt, failure)
             if failure.layer in OWN:
                 self.refused[failure.reason.partition(":")[0]] += 1
         if self._door is not None:
@@ -180,7 +186,7 @@ class GuardedGateway(GatewayHost):
 
     def _let_in(self) -> None:
         """Admit whoever may be; who is refused further on leaves again at once."""
-        if self._admitting:
+        if self._admitting or not self.queue.line:
             return
         self._admitting = True
         while self._admit_next() or self._reclaim():

@@ -35,6 +35,14 @@ class Refusals:
         self._limits = _Matching(limits, limit_of)
         self._all = () if rules.rate_limit is None else (limit_of(rules.rate_limit),)
 
+        self.hears_answers = bool(rules.allowances) or any(x.corrected for x in rules.token_limits)
+
+    @staticmethod
+    def are_asked(rules: Gateway) -> bool:
+        """Return whether a gateway refuses anything at once."""
+        limits = rules.max_prompt_tokens, rules.retry_budget, rules.rate_limit
+        return rules.drop_final_retries or bool(rules.meters) or limits != (None, None, None)
+
     def refusal(self, attempt: Attempt, now_s: float) -> Failure | None:
         """Return why an attempt is refused; None books it everywhere and lets it pass."""
         retry = attempt.attempt > 1

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from capplan.scenario import Gateway
 from capplan.simulation.attempt import Attempt
 
+_LAST = (True, math.inf, math.inf)
+
 Flow = tuple[str, int]
 """Requests of one tenant and one priority: the same rules hold for all of them."""
 
@@ -24,21 +26,24 @@ class Slots:
     def __init__(self, rules: Gateway) -> None:
         self.used = 0
         self.open: dict[str, OrderedDict[Attempt, None]] = {}
-        """The attempts that hold a slot, of each tenant, the youngest last."""
+        """With quotas, the attempts that hold a slot, of each tenant, the youngest last."""
         self._most = math.inf if rules.concurrency is None else rules.concurrency
         self._quotas = {quota.tenant: quota for quota in rules.quotas}
         self._reserves = rules.reserves
         self._largest = max((r.concurrency for r in rules.reserves), default=0)
+        self._alike = not rules.quotas and not rules.reserves
 
     def take(self, attempt: Attempt) -> None:
         """Give an attempt a slot."""
         self.used += 1
-        self.open.setdefault(attempt.request.tenant, OrderedDict())[attempt] = None
+        if self._quotas:
+            self.open.setdefault(attempt.request.tenant, OrderedDict())[attempt] = None
 
     def free(self, attempt: Attempt) -> None:
         """Take the slot back."""
         self.used -= 1
-        del self.open[attempt.request.tenant][attempt]
+        if self._quotas:
+            del self.open[attempt.request.tenant][attempt]
 
     def held(self, tenant: str) -> int:
         """Return how many slots a tenant holds."""
@@ -63,11 +68,12 @@ class Slots:
         """Return whether the tenant's next slot is within its quota; without quotas, it is."""
         return not self._quotas or self.beyond(tenant) < 0
 
-    def admits(self, flow: Flow) -> bool:
-        """Return whether the next of a flow may have a slot now."""
-        tenant, priority = flow
+    def admits(self, tenant: str, priority: int) -> bool:
+        """Return whether the next of a tenant and priority may have a slot now."""
         free = self._most - self.used
-        if free < 1 or not self._quotas:
+        if free < 1 or self._alike:
+            return free >= 1
+        if not self._quotas:
             return free > self._reserved(priority)
         held, own, quota = self.held(tenant), self.is_own(tenant), self._quotas.get(tenant)
         if quota is not None:
@@ -148,20 +154,19 @@ class FlowLine:
 
     def next_in(self, slots: Slots) -> Attempt | None:
         """Return who is next to get a slot, None if nobody may have one."""
-        flows = [flow for flow in self._flows if slots.admits(flow)]
-        if not flows:
-            return None
-        own = [flow for flow in flows if slots.is_own(flow[0])]
-        flow = min(own or flows, key=self._rank)
-        return next(iter(self._flows[flow]))
+        found, best = None, _LAST
+        for flow, line in self._flows.items():
+            if slots.admits(*flow):
+                attempt, ticket = next(iter(line.items()))
+                urgency = flow[1] if self._by_priority else 0
+                rank = (not slots.is_own(flow[0]), urgency, ticket)
+                if rank < best:
+                    found, best = attempt, rank
+        return found
 
     def has_own(self, slots: Slots) -> bool:
         """Return whether anybody waits for a slot within its tenant's quota."""
         return any(slots.is_own(tenant) for tenant, _ in self._flows)
-
-    def _rank(self, flow: Flow) -> tuple[int, int]:
-        ticket = next(iter(self._flows[flow].values()))
-        return (flow[1] if self._by_priority else 0), ticket
 
     def last_further_beyond(self, attempt: Attempt, slots: Slots) -> Attempt | None:
         """Return the least urgent, then youngest, of the tenant most beyond its quota.
