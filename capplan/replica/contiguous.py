@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
-from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
+from capplan.replica.memory import accelerator_of, pool_kv_bytes_per_token
 
 if TYPE_CHECKING:
     from capplan.scenario import ContinuousBatching, Pool
@@ -34,8 +34,7 @@ def copy_s_per_token(pool: Pool) -> float:
         return 0.0
     if batching.contiguous.copy_s_per_token is not None:
         return batching.contiguous.copy_s_per_token
-    found, device = model_of(pool), accelerator_of(pool)
-    each = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
+    each, device = pool_kv_bytes_per_token(pool), accelerator_of(pool)
     return 2 * each / device.memory_bandwidth_bytes_per_s
 
 

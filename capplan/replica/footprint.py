@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capplan.catalog import model
-from capplan.replica.memory import GIB, kv_bytes_per_token, memory_use, weight_bytes
+from capplan.replica.memory import GIB, memory_use, pool_kv_bytes_per_token, weight_bytes
 from capplan.scenario import ContinuousBatching, Pool, ResidentModel
 from capplan.schema import DataError
 
@@ -74,9 +74,12 @@ def load_seconds(pool: Pool, entry: ResidentModel) -> float:
             where=_where(pool, entry),
             field="load_s",
         )
-    dtype, share = entry.weight_dtype or pool.weight_dtype, pool.tensor_parallel
-    found = model(entry.model or entry.name)
-    weights = weight_bytes(found, dtype=dtype, tensor_parallel=share)
+    weights = weight_bytes(
+        model(entry.model or entry.name),
+        dtype=entry.weight_dtype or pool.weight_dtype,
+        tensor_parallel=pool.tensor_parallel,
+        pipeline_parallel=pool.pipeline_parallel,
+    )
     return weights / pool.load_bandwidth_bytes_per_s
 
 
@@ -84,12 +87,8 @@ def _kv_blocks(own: Pool, entry: ResidentModel) -> int:
     batching = _continuous(own)
     if batching.kv_blocks is not None:
         return int(entry.kv_fraction * batching.kv_blocks + FULL - 1.0)
-    share = own.tensor_parallel
-    per_token = kv_bytes_per_token(
-        model(entry.model or entry.name), dtype=own.kv_dtype, tensor_parallel=share
-    )
     usable = entry.kv_fraction * memory_use(own).usable_bytes
-    return int(usable // (per_token * batching.block_size))
+    return int(usable // (pool_kv_bytes_per_token(own) * batching.block_size))
 
 
 def _named(pool: Pool, entry: ResidentModel) -> Pool:

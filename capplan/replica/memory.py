@@ -64,8 +64,10 @@ class MemoryUse:
 def kv_blocks(pool: Pool) -> int:
     """Return the number of KV blocks of one replica: as stated, else what the memory leaves.
 
-    A block holds ``block_size`` tokens of every layer. Layers with a sliding window count in
-    full, which is what an engine without a hybrid block manager takes.
+    A block holds ``block_size`` tokens of every layer. Layers with a sliding window count in full,
+    as they do for an engine without a hybrid block manager, unless ``hybrid_kv_context_tokens``
+    says for what length of a sequence they count with their window. Of a pipeline's stages the one
+    with the least room decides, as in vLLM (``v1/core/kv_cache_utils.py``).
     Raises :class:`DataError` if the model does not fit, saying by how much.
     """
     batching = _continuous(pool)
@@ -73,8 +75,7 @@ def kv_blocks(pool: Pool) -> int:
         return batching.kv_blocks
     use = memory_use(pool)
     found = model_of(pool)
-    per_token = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
-    block_bytes = per_token * batching.block_size
+    block_bytes = pool_kv_bytes_per_token(pool) * batching.block_size
     if use.kv_bytes < block_bytes:
         short_gib = (block_bytes - use.kv_bytes) / GIB
         raise DataError(
@@ -91,16 +92,18 @@ def kv_blocks(pool: Pool) -> int:
 def memory_use(pool: Pool) -> MemoryUse:
     """Return where the memory of one accelerator of a pool goes."""
     batching, found, device = _continuous(pool), model_of(pool), accelerator_of(pool)
-    share = pool.tensor_parallel
+    share, stages = pool.tensor_parallel, pool.pipeline_parallel
     usable = device.usable_bytes * batching.gpu_memory_utilization
-    weights = weight_bytes(found, dtype=pool.weight_dtype, tensor_parallel=share)
+    weights = weight_bytes(
+        found, dtype=pool.weight_dtype, tensor_parallel=share, pipeline_parallel=stages
+    )
     activations = activation_bytes(
         found,
         tokens=batching.max_num_batched_tokens,
         sequences=batching.max_num_seqs,
         tensor_parallel=share,
     )
-    runtime = RUNTIME_BYTES + (COLLECTIVES_BYTES if share > 1 else 0.0)
+    runtime = RUNTIME_BYTES + (COLLECTIVES_BYTES if share * stages > 1 else 0.0)
     return MemoryUse(
         total_bytes=device.usable_bytes,
         usable_bytes=usable,
@@ -111,13 +114,21 @@ def memory_use(pool: Pool) -> MemoryUse:
     )
 
 
-def weight_bytes(found: Model, *, dtype: Dtype | None = None, tensor_parallel: int = 1) -> float:
-    """Return the bytes of the weights on one accelerator.
+def weight_bytes(
+    found: Model,
+    *,
+    dtype: Dtype | None = None,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+) -> float:
+    """Return the bytes of the weights on one accelerator, of the stage that holds most.
 
     Under tensor parallelism each holds its part of every matrix; what has fewer KV heads than
     accelerators, or is compressed for all heads together (MLA), is held by each in full. In types
-    below 16 bits the embeddings keep 16.
-    Source: vLLM, ``model_executor/layers/linear.py`` (``QKVParallelLinear``), 2026.
+    below 16 bits the embeddings keep 16. A stage of a pipeline holds its layers, the first one the
+    embeddings besides, the last one the output head.
+    Source: vLLM, ``model_executor/layers/linear.py`` (``QKVParallelLinear``) and
+    ``distributed/utils.py`` (``get_pp_indices``), 2026.
 
     >>> from capplan.catalog import model
     >>> weight_bytes(model("Llama-3.1-8B")) / 2**30
@@ -128,7 +139,39 @@ def weight_bytes(found: Model, *, dtype: Dtype | None = None, tensor_parallel: i
     undivided, held = _undivided_parameters(found, tensor_parallel)
     divided = found.parameters - embeddings - found.num_hidden_layers * undivided
     inner = divided / tensor_parallel + found.num_hidden_layers * held
+    if pipeline_parallel > 1:
+        inner *= stage_layers(found, pipeline_parallel) / found.num_hidden_layers
+        embeddings = found.vocab_size * found.hidden_size
     return inner * size + embeddings / tensor_parallel * max(size, 2.0)
+
+
+def stage_layers(found: Model, pipeline_parallel: int) -> int:
+    """Return the layers of the stage that has most; raises DataError for more stages than layers.
+
+    >>> from capplan.catalog import model
+    >>> stage_layers(model("Llama-3.1-8B"), 3)
+    11
+    """
+    layers = found.num_hidden_layers
+    if pipeline_parallel > layers:
+        rule = f"at most the {layers} layers of {found.name}"
+        raise DataError(rule, field="pipeline_parallel", value=pipeline_parallel)
+    return -(-layers // pipeline_parallel)
+
+
+def pool_kv_bytes_per_token(pool: Pool) -> float:
+    """Return the KV bytes of a token on one accelerator of a pool, of the stage that holds most.
+
+    With ``hybrid_kv_context_tokens`` it is the mean over a sequence of that length.
+    """
+    batching, found = _continuous(pool), model_of(pool)
+    length = batching.hybrid_kv_context_tokens
+    dtype, share = pool.kv_dtype, pool.tensor_parallel
+    if length is None:
+        each = kv_bytes_per_token(found, dtype=dtype, tensor_parallel=share)
+    else:
+        each = kv_bytes(found, length, dtype=dtype, tensor_parallel=share) / length
+    return each * stage_layers(found, pool.pipeline_parallel) / found.num_hidden_layers
 
 
 def kv_bytes_per_token(
@@ -188,8 +231,11 @@ def max_sequences(pool: Pool, context_tokens: Sequence[float], *, quantile: floa
     ordered = sorted(context_tokens)
     longest = ordered[min(math.ceil(quantile * len(ordered)), len(ordered)) - 1]
     batching = _continuous(pool)
-    blocks = math.ceil(longest / batching.block_size)
-    return min(batching.max_num_seqs, kv_blocks(pool) // max(blocks, 1))
+    whole = max(math.ceil(longest / batching.block_size), 1) * batching.block_size
+    if batching.hybrid_kv_context_tokens is not None:
+        exact = batching.model_copy(update={"hybrid_kv_context_tokens": whole})
+        pool = pool.model_copy(update={"batching": exact})
+    return min(batching.max_num_seqs, kv_blocks(pool) * batching.block_size // whole)
 
 
 def model_of(pool: Pool) -> Model:

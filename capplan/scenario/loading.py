@@ -44,7 +44,7 @@ class ModelLoad(Part):
 def load_rate_bytes_per_s(pool: Pool, host: Host | None) -> float | None:
     """Return how fast a replica loads when nobody else does, bytes/s; None = nothing says."""
     if pool.load_bandwidth_bytes_per_s is not None:
-        return pool.load_bandwidth_bytes_per_s * pool.tensor_parallel
+        return pool.load_bandwidth_bytes_per_s * pool.accelerators_per_replica
     if pool.model_load is None or host is None:
         return None
     stated = [getattr(host, rate) for rate in pool.model_load.rates]

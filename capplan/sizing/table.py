@@ -111,7 +111,7 @@ def _samples(point: Point) -> str:
 def _size(pool: Pool, point: Point | None) -> dict[str, float | None]:
     if point is None or point.open:
         return {"replicas": None, "accelerators": None, "memory_bytes": math.nan}
-    count = point.replicas * pool.tensor_parallel
+    count = point.replicas * pool.accelerators_per_replica
     memory = math.nan if pool.accelerator is None else accelerator(pool.accelerator).memory_bytes
     return {"replicas": point.replicas, "accelerators": count, "memory_bytes": count * memory}
 

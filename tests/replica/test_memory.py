@@ -14,6 +14,7 @@ from capplan.replica.memory import (
     kv_bytes_per_token,
     max_sequences,
     memory_use,
+    pool_kv_bytes_per_token,
     weight_bytes,
 )
 from capplan.scenario import ContinuousBatching, DynamicBatching, Pool, ServiceLaw
@@ -122,6 +123,44 @@ def test_tensor_parallel_weights_sum_to_the_model_or_more():
     assert weight_bytes(llama, tensor_parallel=16) * 16 > weight_bytes(llama)
     latent = 61 * 7168 * (512 + 64 + 1536)
     assert weight_bytes(mla, tensor_parallel=8) * 8 == pytest.approx(weight_bytes(mla) + 7 * latent)
+
+
+def test_stages_of_a_pipeline_divide_layers_and_keep_embeddings_at_its_ends():
+    found = model("Llama-3.1-70B")
+    embedding = found.vocab_size * found.hidden_size * 2
+    inner = weight_bytes(found) - 2 * embedding
+    assert weight_bytes(found, pipeline_parallel=4) == pytest.approx(inner / 4 + embedding)
+    three = weight_bytes(found, pipeline_parallel=3)
+    assert three == pytest.approx(inner * 27 / 80 + embedding), "80 layers in stages of 27, 27, 26"
+    both = weight_bytes(found, tensor_parallel=2, pipeline_parallel=4)
+    assert both == pytest.approx((inner / 4 + embedding) / 2)
+    with pytest.raises(DataError, match="pipeline_parallel: at most the 80 layers"):
+        weight_bytes(found, pipeline_parallel=81)
+
+
+def test_blocks_of_a_pipeline_hold_the_layers_of_a_stage():
+    one = pool("Llama-3.1-8B")
+    two = one.model_copy(update={"pipeline_parallel": 2})
+    assert two.accelerators == 2
+    assert kv_blocks(two) > 2 * kv_blocks(one), "twice the KV memory and more, half the layers"
+    assert pool_kv_bytes_per_token(two) == pool_kv_bytes_per_token(one) / 2
+    # As many accelerators hold about as many tokens either way.
+    assert kv_blocks(two) == pytest.approx(kv_blocks(pool(tensor_parallel=2)), rel=0.05)
+
+
+def test_window_layers_count_with_their_window_where_the_engine_keeps_no_more():
+    full = pool("gemma-3-27b-pt", max_num_seqs=1)
+    hybrid = pool("gemma-3-27b-pt", max_num_seqs=1, hybrid_kv_context_tokens=8192)
+    share = (10 + 52 * 1024 / 8192) / 62
+    assert kv_blocks(hybrid) == pytest.approx(kv_blocks(full) / share, rel=0.001)
+    short = pool("gemma-3-27b-pt", max_num_seqs=1, hybrid_kv_context_tokens=1024)
+    assert kv_blocks(short) == kv_blocks(full)
+    lengths = [8192] * 100
+    plain, kept = (
+        max_sequences(pool("gemma-3-27b-pt", "H200", **more), lengths)
+        for more in ({}, {"hybrid_kv_context_tokens": 16384})
+    )
+    assert kept == pytest.approx(plain / share, rel=0.05), "each length with its own window"
 
 
 def test_a_model_that_does_not_fit_says_by_how_much():

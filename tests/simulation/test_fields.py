@@ -558,10 +558,14 @@ ELSEWHERE = {
     **{part: {"name", "owner"} for part in (RequestLimit, TokenLimit, Allowance)},
     **{part: {"owner"} for part in (TenantQuota, Reserve, GatewayRetryBudget, Accept)},
     Pool: {
-        "name", "owner", "model", "accelerator", "tensor_parallel", "queue", "router", "batching",
+        "name", "owner", "model", "accelerator", "tensor_parallel", "pipeline_parallel", "queue",
+        "router", "batching",
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
-    ContinuousBatching: {"kind", "contiguous", "gpu_memory_utilization", "scheduler", "step_time"},
+    ContinuousBatching: {
+        "kind", "contiguous", "gpu_memory_utilization", "hybrid_kv_context_tokens", "scheduler",
+        "step_time",
+    },
     ResidentModel: {"name", "kv_dtype"},
     LinearStep: {"kind"},
     DynamicBatching: {"kind", "scheduler", "service"},
