@@ -20,6 +20,7 @@ from capplan.results.requests import (
     wasted_tokens,
 )
 from capplan.results.run import RunResult
+from capplan.results.scaling import scaling_figures
 from capplan.results.timelines import time_average, time_summary
 from capplan.results.waits import QUEUES, double_queued, queue_waits, waited_twice
 from capplan.results.waste import accelerator_seconds
@@ -66,6 +67,7 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
         "kv_usage": time_summary(result, "kv_usage_fraction"),
         **cache_figures(result, attempts),
         "breakers": breaker_figures(result),
+        "scaling": scaling_figures(result),
         "cost_usd_per_success": cost_usd_per_success(result, requests),
         "by_class": by_class,
         "wall_s": result.wall_s,

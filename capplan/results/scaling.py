@@ -76,6 +76,18 @@ def scaling_summary(result: RunResult) -> dict[str, dict[str, Any]]:
     return summary
 
 
+def scaling_figures(result: RunResult) -> list[dict[str, Any]]:
+    """Return :func:`scaling_summary` as rows, each with its pool's findings."""
+    summary = scaling_summary(result)
+    if not summary:
+        return []
+    found = scaling_findings(result)
+    return [
+        {"pool": pool, **told, "findings": [f.to_json() for f in found if f.pool == pool]}
+        for pool, told in summary.items()
+    ]
+
+
 def turns(changes: Sequence[tuple[float, int]]) -> list[float]:
     """Return when a number that went up went down, or the other way round, s.
 

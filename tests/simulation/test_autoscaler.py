@@ -205,6 +205,9 @@ def test_an_empty_resource_pool_gives_none_and_says_so(elastic, step):
     found = [f for f in scaling_findings(result) if f.rule == "resource_pool_empty"]
     assert found[0].evidence.startswith(f"asked {summary['asked']}, got 2 at once")
     assert found[0].field == "resource_pools.rack.accelerators"
+    (row,) = headline(result)["scaling"]
+    assert row["refused"] == summary["refused"]
+    assert found[0].to_json() in row["findings"]
 
 
 def test_pools_share_accelerators_and_who_asks_first_gets_the_next(build, trace_of):
