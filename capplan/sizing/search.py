@@ -13,6 +13,7 @@ import pandas as pd
 
 from capplan.encoding import plain
 from capplan.scenario import Pool, Scenario
+from capplan.sizing.bursts import burst_of
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row
@@ -229,6 +230,7 @@ def _sizing(
     rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
     lossy = next((chosen[one] for one in reversed(losses) if one.count), None)
     normal = chosen[losses[0]] if losses[0].count == 0 else None
+    burst = burst_of(scenario, pool, normal, seed=evaluate.seed)
     margin = [margin_row(scenario, pool, one, point) for one, point in chosen.items()]
     reasons = [_margin_reason(pool, n_max, lose, point) for lose, point in chosen.items()]
     reasons += _left_open([p for p in chosen.values() if p is not None], costs)
@@ -240,7 +242,7 @@ def _sizing(
         rejected=tuple(sorted(rejected, key=lambda r: (r.lose.count, r.replicas))),
         rules=rules,
         points=points,
-        capacity_table=capacity_table(scenario, pool, normal, lossy),
+        capacity_table=capacity_table(scenario, pool, normal, lossy, burst),
         failure_margin=pd.DataFrame(margin),
         verdict=Verdict(reasons=tuple(reasons), scope=points[-1].verdict.scope),
     )

@@ -11,6 +11,7 @@ from capplan.catalog import accelerator
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Pool, Promises, Queue, Scenario
+from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
@@ -29,12 +30,13 @@ PROMISED = tuple(n for n in Promises.model_fields if n not in ("origins", "min_s
 
 
 def capacity_table(
-    scenario: Scenario, pool: Pool, normal: Point | None, lossy: Point | None
+    scenario: Scenario, pool: Pool, normal: Point | None, lossy: Point | None, burst: Burst
 ) -> pd.DataFrame:
     """Return the capacity table (columns ``COLUMNS``), one row for each of ``ROWS``.
 
     ``normal`` is the chosen point with nothing lost, ``lossy`` the one with the most lost. A limit
-    that the runs did not measure has NaN as its load, and its evidence says so.
+    that the runs did not measure has NaN as its load, and its evidence says so. ``burst`` is what
+    the stages' bursts found at the chosen point.
     """
     group = ", ".join(served_by(scenario, pool))
     stated = {
@@ -44,7 +46,7 @@ def capacity_table(
     entries = (
         (ROWS[0], normal, *_stable(normal)),
         (ROWS[1], normal, *_peak(normal, scenario)),
-        (ROWS[2], normal, math.nan, "not measured: needs bursts beyond the acceptable peak"),
+        (ROWS[2], normal, burst.load_rps, burst.evidence),
         (ROWS[3], lossy, *_degraded(lossy)),
     )
     rows = [

@@ -28,6 +28,7 @@ def small(rate_rps=25.0, **values):
                 }
             ],
             "requests": 800,
+            "stages": {"burst_s": 5.0, "every_s": 20.0},
             "traffic.shape": {"kind": "steady", "rate_rps": rate_rps},
             "pools": [
                 {
@@ -103,12 +104,22 @@ def test_the_document_is_json_with_the_rows_of_the_contract(sized):
     assert rows["stable load"]["load_rps"] == pytest.approx(25.0, rel=0.1)
     assert rows["stable load"]["memory_bytes"] is None  # no accelerator was named
     assert rows["burst protection"]["load_rps"] is None
-    assert "not measured" in rows["burst protection"]["evidence"]
+    assert "chat breaks e2e_s" in rows["burst protection"]["evidence"]
+    assert "2 bursts of 5 s" in rows["burst protection"]["evidence"]
     assert rows["failure degradation"]["replicas"] == sized.replicas[1]
     margin = document["failure_margin"]
     assert [row["lose"]["count"] for row in margin] == [0, 1]
     assert margin[1]["cost_usd_per_hour"] == 2.0 * sized.replicas[1]
     assert margin[1]["protected"] == ["chat"]
+
+
+def test_a_burst_that_is_served_is_shown_at_its_load():
+    """Requests that may wait for a minute outlast five seconds at twice the peak."""
+    patient = {"e2e_s": 60.0, "quantile": 0.95, "min_samples": 200}
+    found = size(small(**{"classes.chat.promises": patient}), lose=0)
+    row = found.capacity_table.set_index("row").loc["burst protection"]
+    assert row["load_rps"] == pytest.approx(2 * 25.0, rel=0.2)
+    assert row["evidence"].startswith("simulated: no promise broken")
 
 
 def test_the_verdict_passes_and_says_what_was_found(sized):
