@@ -108,18 +108,27 @@ class HedgingCallers(Callers):
         yield "cancelled_rps", lambda: self.ended["cancelled"]
 
     def _set_out(self, attempt: Attempt) -> None:
+        self._enter(attempt)
+        super()._set_out(attempt)
+
+    def _generate(self, attempt: Attempt) -> None:
+        self._enter(attempt)
+        super()._generate(attempt)
+
+    def _enter(self, attempt: Attempt) -> None:
+        """Know of an attempt that is to be sent, now or by a load generator later."""
         request = attempt.request
         hedge = self._hedges.get(request.request_class)
-        if hedge is not None:
-            race = self._races.setdefault(request, Race())
-            race.sent += 1
-            race.running.append(attempt)
-            if (
-                len(race.hedges) < hedge.most
-                and (delay_s := self._delay_s(hedge, request)) < math.inf
-            ):
-                self._clock.at(attempt.sent_s + delay_s, Rank.TIMER, self._hedge, attempt)
-        super()._set_out(attempt)
+        if hedge is None:
+            return
+        race = self._races.setdefault(request, Race())
+        if attempt.attempt <= race.sent:
+            return
+        race.sent += 1
+        race.running.append(attempt)
+        delay_s = self._delay_s(hedge, request) if len(race.hedges) < hedge.most else math.inf
+        if delay_s < math.inf:
+            self._clock.at(self._clock.now + delay_s, Rank.TIMER, self._hedge, attempt)
 
     def _delay_s(self, hedge: Hedge, request: Request) -> float:
         if hedge.after_s is not None:
@@ -147,7 +156,7 @@ class HedgingCallers(Callers):
         if known is None or outcome not in {"succeeded", "cancelled"}:
             return
         if attempt.attempt not in self._races[attempt.request].hedges:
-            known.add(attempt.finish_s - attempt.sent_s)
+            known.add(attempt.finish_s - attempt.intended_start_s)
 
     def _try_again(self, attempt: Attempt, failure: Failure) -> None:
         race = self._races.get(attempt.request)

@@ -167,6 +167,22 @@ def test_hedges_are_within_the_retry_budget(build, trace_of, play):
     assert (log["attempt"] > 1).sum() == 5
 
 
+def test_attempts_that_a_load_generator_holds_back_are_hedged_and_cancelled_too(
+    build, trace_of, play
+):
+    """One connection: the hedge waits in the generator, and is never sent."""
+    scenario = build(
+        classes=hedging(0.1),
+        batching={"kind": "dynamic", "max_batch_size": 1, "service": {"base_s": 1.0}},
+        faults=[{"kind": "generator_limit", "at_s": 0.0, "connections": 1}],
+    )
+    result = play(scenario, trace_of([0.0, 5.0]))
+    check_books(result)
+    log = result.requests
+    assert log["outcome"].tolist() == ["succeeded", "cancelled"] * 2
+    assert log["reason"].tolist()[1::2] == ["hedge_lost"] * 2
+
+
 def test_a_quantile_waits_until_enough_is_known():
     known = Latencies(0.9)
     for n in range(99):
