@@ -25,6 +25,16 @@ BATCHING = {
 }  # fmt: skip
 TOKENS = {"kind": "lognormal", "p50_tokens": 40, "p95_tokens": 90, "max_tokens": 140}
 
+FAULTS = [
+    {"pool": "media", "at_s": 5.0, "down_s": 2.0},
+    {"kind": "node_loss", "host": "h", "at_s": 6.0, "down_s": 1.0},
+    {"kind": "slow", "pool": "llm", "at_s": 2.0, "for_s": 5.0, "factor": 3.0},
+    {"kind": "hang", "pool": "media", "at_s": 4.0, "for_s": 2.0, "count": 2},
+    {"kind": "hang", "pool": "llm", "at_s": 4.0, "detect_s": 0.5, "restart_s": 0.5},
+    {"kind": "hang", "pool": "llm", "mtbf_s": 3.0, "mttr_s": 0.5},
+    {"kind": "generator_limit", "at_s": 1.0, "for_s": 3.0, "rate_rps": 2.0},
+]
+
 amounts = st.sampled_from([0.0, 0.3, 1.0, 2.5])
 capacities = st.none() | st.sampled_from([0.5, 1.0, 3.0, 50.0])
 rates = {
@@ -65,6 +75,8 @@ def a_pool(name):
             ),
             "router": st.fixed_dictionaries({"max_in_flight": st.none() | st.integers(1, 4)}),
             "batching": st.just(BATCHING[name]),
+            "load_bandwidth_bytes_per_s": st.just(1.0),
+            "model_load": st.none() | st.just({"bytes": 2.0, "over": "both", "start_s": 0.1}),
         }
     )
 
@@ -101,7 +113,7 @@ def scenarios(draw_):
                 }
             )
         ),
-        "faults": draw_(st.sampled_from([[], [{"pool": "media", "at_s": 5.0, "down_s": 2.0}]])),
+        "faults": draw_(st.lists(st.sampled_from(FAULTS), max_size=3)),
     }
 
 
