@@ -113,7 +113,7 @@ def _print(document: Mapping[str, Any], out: str) -> None:
         (p["boundary"], p["action"], "yes" if p["acted"] else "no", p["requests"])
         for p in document["protective_actions"]
     ]
-    print_table(acted, ["boundary", "protective action", "acted", "requests ended"])
+    print_table(acted, ["boundary", "protective action", "acted", "requests"])
     _print_recovery(document["recovery"])
     _print_next(document["next"])
     print_verdict(document["verdict"])

@@ -266,6 +266,17 @@ def impossible(breaker: Breaker, pool: Pool, pools: Mapping[str, Pool]) -> str |
     return next((told for action in breaker.then if (told := _clash(action, pool, pools))), None)
 
 
+def placements(
+    breakers: Collection[Breaker], pools: Collection[Pool]
+) -> Iterator[tuple[Breaker, Pool, str | None]]:
+    """Yield each rule with each pool that it is meant for, and why it cannot act there."""
+    by_name = {pool.name: pool for pool in pools}
+    for breaker in breakers:
+        for pool in pools:
+            if breaker.pool in (None, pool.name):
+                yield breaker, pool, impossible(breaker, pool, by_name)
+
+
 def mistakes(
     breakers: Collection[Breaker], pools: Mapping[str, Pool], classes: Collection[str]
 ) -> Iterator[str]:

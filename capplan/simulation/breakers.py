@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
-from capplan.scenario.breakers import Breaker, PerRequest, Watch, impossible
+from capplan.scenario.breakers import Breaker, PerRequest, Watch, placements
 from capplan.scenario.readings import LATENCIES, LEVELS
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, level, rate
@@ -215,15 +215,11 @@ class _Checks:
 
 def placed(scenario: Scenario) -> Iterable[tuple[Breaker, str]]:
     """Yield each rule with each pool it acts in, by name."""
-    pools = {pool.name: pool for pool in scenario.pools}
-    for breaker in scenario.breakers:
-        for pool in scenario.pools:
-            if breaker.pool not in (None, pool.name):
-                continue
-            if told := impossible(breaker, pool, pools):
-                logger.info("breaker %s is not in pool %s: %s", breaker.name, pool.name, told)
-                continue
+    for breaker, pool, told in placements(scenario.breakers, scenario.pools):
+        if told is None:
             yield breaker, pool.name
+        else:
+            logger.info("breaker %s is not in pool %s: %s", breaker.name, pool.name, told)
 
 
 def _doors(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.scenario import Allowance, TokenLimit
+from capplan.stages.breakers import protecting
 
 if TYPE_CHECKING:
     from capplan.scenario import Accept, Gateway, Queue, RequestLimit, Scenario
@@ -50,6 +51,16 @@ def boundaries(scenario: Scenario) -> Iterator[Boundary]:
         scheduler = pool.batching.scheduler
         field = f"{path}.batching.scheduler"
         yield from _queue(field, "scheduler_queue", scheduler, pool.owner, own)
+    for rule, action in protecting(scenario):
+        yield Boundary(
+            field=f"breakers.{rule.name}",
+            layer="service_queue",
+            reason=f"breaker:{rule.name}",
+            action=action or "none",
+            owner=rule.owner,
+            classes=every,
+            is_set=action is not None,
+        )
 
 
 def _caller(name: str, scenario: Scenario) -> Iterator[Boundary]:

@@ -40,7 +40,8 @@ def limit_of(stage: Stage, request_class: str, found: Blame) -> Limit:
     """Return the field that controls the limit a stage crossed."""
     scenario = stage.scenario
     gateway, pool = scenario.gateway, scenario.pool_of(request_class)
-    if found.reason is not None and (limit := _refusing(gateway, found.reason)):
+    refusing = found.reason or ""
+    if limit := _refusing(gateway, refusing) or _breaking(scenario, refusing):
         return limit
     if found.layer == "gateway":
         if (workers := gateway.overhead_concurrency) is not None and _all_work(stage, workers):
@@ -59,6 +60,16 @@ def limit_of(stage: Stage, request_class: str, found: Blame) -> Limit:
             field="network.one_way_s", value=value, candidate=value / 2, why="the way is too long"
         )
     return _pool_limit(stage, scenario, pool, found)
+
+
+def _breaking(scenario: Scenario, reason: str) -> Limit | None:
+    """Return the limit of the breaker that refuses; None if the reason is another's."""
+    kind, _, name = reason.partition(":")
+    for rule in scenario.breakers:
+        if kind == "breaker" and rule.name == name and rule.when.above is not None:
+            why = f"the breaker {name} refuses them above {rule.when.above:g} {rule.when.metric}"
+            return _more(f"breakers.{name}.when.above", rule.when.above, why)
+    return None
 
 
 def _refusing(gateway: Gateway, reason: str) -> Limit | None:
