@@ -43,6 +43,17 @@ TIMELINE = pd.DataFrame(
         "value": rng.integers(0, 9, 200),
     }
 )
+REPLICAS = pd.DataFrame(
+    {
+        "time_s": np.tile(np.arange(50.0), 4),
+        "layer": "service_queue",
+        "replica": "llm",
+        "metric": np.repeat(
+            ["replicas", "replicas_starting", "replicas_draining", "replicas_desired"], 50
+        ),
+        "value": np.repeat([1.0, 1, 4, 0, 1, 4, 0, 0, 3, 0, 0, 1, 1, 5, 1, 1], 50)[::4],
+    }
+)
 LOADS = [2.0, 4.0, 6.0, 8.0]
 DISPERSION = pd.DataFrame(
     {
@@ -212,6 +223,7 @@ EACH = {
     "outcomes_by_load": (ENDS, {}),
     "outcomes_over_time": (REQUESTS[["intended_start_s", "outcome"]], {"window_s": 60.0}),
     "waiting_over_time": (TIMELINE, {}),
+    "replicas_over_time": (REPLICAS, {}),
     "in_flight_over_time": (REQUESTS.drop(columns="outcome"), {"mean": 2.0}),
     "goodput_by_batch": (
         GRID,
@@ -242,6 +254,7 @@ AGGREGATING = {
     "requests_by_tenant",
     "outcomes_over_time",
     "waiting_over_time",
+    "replicas_over_time",
     "in_flight_over_time",
     "latency_distribution",
 }
@@ -307,6 +320,15 @@ def test_what_is_drawn_is_aggregated_to_few_rows(name):
     else:
         with pytest.raises(DataError, match="aggregate before drawing"):
             drawn(name, many)
+
+
+def test_a_replica_that_has_left_has_nobody_waiting():
+    gone = TIMELINE.assign(layer="scheduler_queue", replica="llm-0", value=2.0)
+    gone.loc[gone.index >= 100, "value"] = np.nan
+    there = TIMELINE.assign(layer="scheduler_queue", replica="llm-1", value=3.0)
+    spec = charts.waiting_over_time(pd.concat([gone, there])).to_dict()
+    told = max(spec["datasets"].values(), key=len)
+    assert (told[0]["value"], told[-1]["value"]) == (5.0, 3.0)
 
 
 def test_an_infinite_tail_is_drawn_at_the_edge_and_never_as_a_number():

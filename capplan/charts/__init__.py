@@ -21,6 +21,7 @@ from capplan.charts.load import (
     waiting_over_time,
 )
 from capplan.charts.moments import same_requests
+from capplan.charts.scaling import replicas_over_time
 from capplan.charts.segments import time_by_layer
 from capplan.charts.sizing import goodput_by_replicas
 from capplan.charts.tails import latency_distribution
@@ -54,6 +55,7 @@ __all__ = [
     "outcomes_by_load",
     "outcomes_over_time",
     "rate_over_time",
+    "replicas_over_time",
     "requests_by_tenant",
     "same_requests",
     "slowdown_by_batch",

@@ -228,9 +228,10 @@ def _lengths(timeline: pd.DataFrame, points: int) -> pd.DataFrame:
 
 
 def _held(times: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return the last value at each grid moment, 0 before the first."""
+    """Return the last value at each grid moment, 0 before the first and for who has left (NaN)."""
     index = np.searchsorted(times, grid, side="right") - 1
-    return np.where(index >= 0, values[np.maximum(index, 0)], 0.0)
+    held = np.where(index >= 0, values[np.maximum(index, 0)], 0.0)
+    return np.where(np.isnan(held), 0.0, held)
 
 
 def _in_flight(requests: pd.DataFrame, points: int) -> pd.DataFrame:
