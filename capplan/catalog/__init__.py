@@ -13,7 +13,7 @@ from capplan.catalog.accelerators import (
     accelerator_names,
 )
 from capplan.catalog.dtypes import BYTES, Dtype
-from capplan.catalog.huggingface import model_from_config
+from capplan.catalog.huggingface import model_from_config, model_from_mapping
 from capplan.catalog.models import Model
 from capplan.catalog.parameters import (
     attention_parameters,
@@ -39,6 +39,7 @@ __all__ = [
     "expert_parameters",
     "model",
     "model_from_config",
+    "model_from_mapping",
     "model_names",
     "price",
     "prices",

@@ -32,17 +32,25 @@ def model_from_config(path: str | Path) -> Model:
     for an unknown quantisation.
     """
     file = Path(path)
-    config = _read(file)
-    text = {**config, **config.get("text_config", {})}
+    return model_from_mapping(_read(file), name=file.parent.name or file.stem, where=file)
+
+
+def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = None) -> Model:
+    """Return the model that the content of a ``config.json`` describes, its parameters counted.
+
+    ``name`` is for a content that tells none, ``where`` for messages; raises as
+    :func:`model_from_config`.
+    """
+    text = {**config, **(config.get("text_config") or {})}
     kind = text.get("model_type")
     if kind not in KNOWN:
-        raise DataError(f"one of {', '.join(KNOWN)}", where=file, field="model_type", value=kind)
+        raise DataError(f"one of {', '.join(KNOWN)}", where=where, field="model_type", value=kind)
     for field in REQUIRED:
         if not isinstance(text.get(field), int) or text[field] < 1:
-            raise DataError("a positive integer", where=file, field=field, value=text.get(field))
+            raise DataError("a positive integer", where=where, field=field, value=text.get(field))
     heads = text["num_attention_heads"]
     found = Model(
-        name=str(config.get("_name_or_path") or file.parent.name or file.stem),
+        name=str(config.get("_name_or_path") or name),
         num_hidden_layers=text["num_hidden_layers"],
         hidden_size=text["hidden_size"],
         num_attention_heads=heads,
@@ -51,7 +59,7 @@ def model_from_config(path: str | Path) -> Model:
         intermediate_size=text["intermediate_size"],
         vocab_size=text["vocab_size"],
         tie_word_embeddings=bool(text.get("tie_word_embeddings", kind.startswith("gemma"))),
-        dtype=_dtype(text, file),
+        dtype=_dtype(text, where),
         max_position_embeddings=text.get("max_position_embeddings") or 0,
         attention_bias=bool(text.get("attention_bias", kind.startswith("qwen2"))),
         **_sliding(text, kind),
@@ -121,17 +129,19 @@ def _latent(text: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(text.get(name) or 0) for name in names}
 
 
-def _dtype(text: Mapping[str, Any], file: Path) -> Dtype:
+def _dtype(text: Mapping[str, Any], where: object) -> Dtype:
     quantised = text.get("quantization_config")
     if quantised:
-        return _quantised(quantised, file)
+        return _quantised(quantised, where)
     stated = text.get("torch_dtype") or text.get("dtype") or "bfloat16"
     if stated not in BYTES:
-        raise DataError(f"one of {', '.join(BYTES)}", where=file, field="torch_dtype", value=stated)
+        raise DataError(
+            f"one of {', '.join(BYTES)}", where=where, field="torch_dtype", value=stated
+        )
     return cast("Dtype", stated)
 
 
-def _quantised(config: Mapping[str, Any], file: Path) -> Dtype:
+def _quantised(config: Mapping[str, Any], where: object) -> Dtype:
     """Return the type of quantised weights: FP8, or whole numbers of 4 or 8 bits."""
     groups = list((config.get("config_groups") or {}).values())
     weights = (groups[0].get("weights") or {}) if groups else {}
@@ -142,7 +152,7 @@ def _quantised(config: Mapping[str, Any], file: Path) -> Dtype:
     if found is None or (floating and found != "fp8"):
         raise DataError(
             "a known quantisation (FP8, or whole numbers of 4 or 8 bits)",
-            where=file,
+            where=where,
             field="quantization_config",
             value=method,
         )

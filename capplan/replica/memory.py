@@ -24,6 +24,8 @@ from capplan.catalog import (
     accelerator,
     embedding_parameters,
     model,
+    model_from_config,
+    model_from_mapping,
 )
 from capplan.scenario import ContinuousBatching, Pool
 from capplan.schema import DataError
@@ -240,10 +242,14 @@ def max_sequences(pool: Pool, context_tokens: Sequence[float], *, quantile: floa
 
 def model_of(pool: Pool) -> Model:
     """Return the pool's model; raises :class:`DataError` if it names none that is known."""
+    where = f"pool {pool.name}"
+    if isinstance(pool.hf_config, str):
+        return model_from_config(pool.hf_config)
+    if pool.hf_config is not None:
+        name = pool.model or pool.name
+        return model_from_mapping(pool.hf_config, name=name, where=f"{where}, hf_config")
     if pool.model is None:
-        raise DataError(
-            "a model, to derive memory or step time", where=f"pool {pool.name}", field="model"
-        )
+        raise DataError("a model, to derive memory or step time", where=where, field="model")
     return model(pool.model)
 
 

@@ -26,7 +26,8 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
     """Read a scenario from YAML (or JSON), with ``values`` set by dotted path first.
 
     ``path`` may also be the name of a bundled scenario, ``chat-service`` or
-    ``chat-service.yaml``. A relative ``traffic.trace`` counts from the file's folder.
+    ``chat-service.yaml``. A relative ``traffic.trace`` counts from the file's folder, and so do the
+    paths of models, accelerators and kernel profiles that lie there.
     Raises :class:`DataError` naming file, field, rule and value.
     """
     file = find_scenario(path)
@@ -37,6 +38,8 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
     traffic = data.get("traffic")
     if isinstance(traffic, dict):
         data = {**data, "traffic": {**traffic, "trace": _resolve(traffic.get("trace"), file)}}
+    if isinstance(pools := data.get("pools"), list):
+        data = {**data, "pools": [_beside(pool, file) for pool in pools]}
     return validate(data, where=file)
 
 
@@ -185,6 +188,28 @@ def _resolve(trace: Any, file: Path) -> Any:
     if not isinstance(trace, str) or trace == "sample" or Path(trace).is_absolute():
         return trace
     return str((file.parent / trace).resolve())
+
+
+BESIDE = ("model", "hf_config", "accelerator", "path", "batching", "step_time", "base")
+"""Fields of a pool that may be paths, and those that hold such fields."""
+
+
+def _beside(part: Any, file: Path) -> Any:
+    """Return a part of a pool with the paths of files that lie in the scenario's folder."""
+    if not isinstance(part, dict):
+        return part
+    found = dict(part)
+    for key in BESIDE:
+        value = part.get(key)
+        if isinstance(value, dict) and key in {"batching", "step_time", "base"}:
+            found[key] = _beside(value, file)
+        elif isinstance(value, str) and (key == "path" or Path(value).suffix in FILES):
+            there = file.parent / value
+            found[key] = str(there.resolve()) if there.exists() else value
+    return found
+
+
+FILES = (".json", ".yaml", ".yml")
 
 
 def _data_error(err: ValidationError, data: Any, where: object) -> DataError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from capplan.catalog.dtypes import Dtype
 from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
@@ -276,6 +276,11 @@ class Pool(Part):
     owner: str = ""
     replicas: Count = 1
     model: str | None = None
+    """In the catalogue, or the path of a ``config.json`` or of a YAML file of the fields of
+    ``capplan.catalog.Model``."""
+    hf_config: str | dict[str, JsonValue] | None = None
+    """What the Hugging Face ``config.json`` of a model outside the catalogue says, or the path of
+    it; ``model`` is then only its name."""
     models: tuple[ResidentModel, ...] = ()
     """Several in place of the one ``model``; classes name theirs."""
     load_bandwidth_bytes_per_s: Rate | None = None
@@ -316,10 +321,14 @@ class Pool(Part):
     @model_validator(mode="after")
     def _models_agree(self) -> Pool:
         if not self.models:
+            if self.hf_config is not None and self.model is None:
+                msg = "hf_config needs model, the name it goes by"
+                raise ValueError(msg)
             return self
         names = [entry.name for entry in self.models]
         clashes = [
             (self.model is not None, "model and models exclude each other"),
+            (self.hf_config is not None, "hf_config and models exclude each other"),
             (len(set(names)) < len(names), f"models: names must differ, got {', '.join(names)}"),
             (
                 self.batching.kind != "continuous",

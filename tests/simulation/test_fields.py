@@ -559,7 +559,7 @@ ELSEWHERE = {
     **{part: {"owner"} for part in (TenantQuota, Reserve, GatewayRetryBudget, Accept)},
     Pool: {
         "name", "owner", "model", "accelerator", "tensor_parallel", "pipeline_parallel", "queue",
-        "router", "batching",
+        "hf_config", "router", "batching",
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
     ContinuousBatching: {
