@@ -183,5 +183,7 @@ class Tenant(Part):
 
     name: Name
     share: Annotated[float, Field(gt=0)] = 1.0
+    sent_share: Annotated[float, Field(gt=0)] | None = None
+    """What it really sends, in drawn traffic; None = its share. More of it makes a noisy tenant."""
     classes: tuple[Name, ...] = ()
     """The classes it uses; empty = all."""

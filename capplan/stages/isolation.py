@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from capplan.slo import Reason
+from capplan.slo import Outcome, Reason
 from capplan.stages.breaks import broken, stated
 from capplan.statistics import share_interval
 
@@ -33,28 +33,32 @@ def isolation_reasons(scenario: Scenario, stages: Sequence[Stage]) -> Iterator[R
             next_action="measure it: run stages with the requests of every tenant",
         )
         return
-    noisy, stage, victim = None, None, None
-    for one in stages:
-        over = tenants_over_share(scenario, one.table)
-        hurt = _hurt(scenario, one.table, over) if over else None
-        if hurt is not None:
-            noisy, stage, victim = over[0], one, hurt
-            break
-    told = "no tenant over its share breaks another's promises"
-    if stage is not None:
-        told = (
-            f"{noisy} sends more than its share while {victim} is broken, in {stage.name} "
-            f"(run {stage.run_id})"
-        )
-    yield Reason(
+    loud: dict[str, Stage] = {}
+    for stage in stages:
+        over = tenants_over_share(scenario, stage.table)
+        loud |= {name: stage for name in over if name not in loud}
+        victim = _hurt(scenario, stage.table, over) if over else None
+        if victim is not None:
+            told = f"{over[0]} sends more than its share while {victim} is broken"
+            yield _reason("fail", over[0], f"{told}, in {stage.name} (run {stage.run_id})")
+            return
+    if not loud:
+        yield _reason("pass", None, "no tenant sends more than its share")
+        return
+    name, stage = next(iter(loud.items()))
+    told = f"{name} sends more than its share and breaks nobody else's promise"
+    yield _reason("pass", name, f"{told}, in {stage.name} (run {stage.run_id})")
+
+
+def _reason(outcome: Outcome, tenant: str | None, evidence: str) -> Reason:
+    action = "limit each tenant at the gateway, or queue fairly by tenant"
+    return Reason(
         rule="tenant_isolation",
-        outcome="fail" if stage is not None else "pass",
-        value=noisy,
+        outcome=outcome,
+        value=tenant,
         limit=None,
-        evidence=told,
-        next_action="limit each tenant at the gateway, or queue fairly by tenant"
-        if stage is not None
-        else "",
+        evidence=evidence,
+        next_action="" if outcome == "pass" else action,
         origin="default",
     )
 

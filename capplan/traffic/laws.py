@@ -86,7 +86,7 @@ def pick(n: int, weights: Sequence[float], rng: np.random.Generator) -> Ints:
 def tenants_of(
     scenario: Scenario, class_names: NDArray[np.object_], rng: np.random.Generator
 ) -> NDArray[np.object_]:
-    """Return a tenant for each request, by share among the tenants that use its class.
+    """Return a tenant for each request, by what each sends among the tenants that use its class.
 
     A class that no tenant lists is used by those that list none, or else by all.
     """
@@ -97,7 +97,7 @@ def tenants_of(
     for name in dict.fromkeys(class_names):
         users = [t for t in scenario.tenants if not t.classes or name in t.classes]
         users = users or list(scenario.tenants)
-        edges = np.cumsum([t.share for t in users])
+        edges = np.cumsum([t.sent_share or t.share for t in users])
         rows = class_names == name
         which = np.searchsorted(edges / edges[-1], chance[rows], side="right")
         tenants[rows] = np.array([t.name for t in users], dtype=object)[

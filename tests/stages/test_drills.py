@@ -120,3 +120,78 @@ def test_who_wins_over_a_slow_link_depends_on_the_load():
     assert together[0] > 2 * together[1]
     assert together[2] < 0.1
     assert points[8, 40.0]["e2e_s"]["mean"] > points[1, 40.0]["e2e_s"]["mean"]
+
+
+def good_of(result, tenant):
+    table = per_request(result)
+    return float(table.loc[table["tenant"] == tenant, "good"].mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "isolated", "quiet"), [("noisy-tenant", "fail", 0.2), ("tenant-limit", "pass", 1.0)]
+)
+def test_a_limit_for_each_tenant_isolates_the_quiet_one(name, isolated, quiet):
+    assert good_of(run(name), "quiet") == pytest.approx(quiet, abs=0.2)
+    found = run_stages(load_scenario(f"drills/{name}"), seed=1)
+    [reason] = [r for r in found.verdict.reasons if r.rule == "tenant_isolation"]
+    assert (reason.outcome, reason.value) == (isolated, "loud")
+    acted = {p.boundary.field for p in found.protections if p.acted}
+    assert ("gateway.rate_limits.loud.rate_rps" in acted) is (isolated == "pass")
+    assert "gateway.rate_limits.quiet.rate_rps" not in acted
+
+
+def level(result, metric, replica="llm"):
+    rows = result.timeline.query("metric == @metric and replica == @replica")
+    return rows.set_index("time_s")["value"]
+
+
+def test_the_slowest_replica_sets_the_tail_and_the_median_does_not_tell():
+    figures = headline(run("slow-replica"))
+    assert figures["e2e_s"]["p50"] == pytest.approx(0.1)
+    assert figures["e2e_s"]["p90"] == pytest.approx(0.5)
+    assert figures["goodput_fraction"] == pytest.approx(0.75, abs=0.001)
+    assert figures["accelerator_busy_fraction"] == pytest.approx(0.3, abs=0.001)
+    by_load = headline(run("slow-replica", **{"pools.llm.router.policy": "least_in_flight"}))
+    assert by_load["goodput_fraction"] > 0.8
+
+
+def test_a_lost_machine_leaves_the_line_that_arithmetic_tells():
+    result = run("node-loss")
+    assert headline(result)["outcomes"]["failed"] == 2
+    replicas = level(result, "replicas")
+    step_s = replicas.index[1]
+    away = replicas[replicas < 4]
+    assert set(away) == {2}
+    assert away.index[0] == pytest.approx(100, abs=step_s)
+    assert away.index[-1] == pytest.approx(160, abs=step_s)
+    line = level(result, "length")
+    assert line.max() == pytest.approx(240, abs=4)
+    assert line[line > 0].index.max() == pytest.approx(175, abs=2 * step_s)
+    waits = result.requests.eval("scheduler_queue_in_s - service_queue_in_s")
+    assert waits.max() == pytest.approx(10, abs=0.1)
+    assert result.requests["intended_start_s"][waits.idxmax()] == pytest.approx(150, abs=1)
+
+
+def test_after_a_reload_every_replica_computes_every_prefix_once_more():
+    log = run("cold-cache").requests
+    missed = log[log["cached_tokens"] == 0]
+    after = missed["intended_start_s"] > 300
+    for part in (missed[~after], missed[after]):
+        assert part.groupby(["replica", "tenant"]).size().tolist() == [1] * 10
+    found = log["cached_tokens"] > 0
+    assert set(log["cached_tokens"][found]) == {1600}
+    alone = (log["finish_s"] - log["batch_in_s"]).round(9)
+    assert set(alone[found]) == {0.02}
+    assert set(alone[~found]) == {1.62}
+
+
+def test_a_load_and_the_survivor_slow_each_other_by_what_the_disk_lacks():
+    result = run("shared-disk")
+    replicas = level(result, "replicas", "vector")
+    back_s = replicas[replicas < 2].index.max()
+    assert back_s == pytest.approx(110 + 37.5, abs=replicas.index[1])
+    log = result.requests
+    e2e_s = log["finish_s"] - log["intended_start_s"]
+    loading = log["intended_start_s"].between(110.5, 146.5)
+    assert e2e_s[loading].to_numpy() == pytest.approx(0.15)
+    assert e2e_s[log["intended_start_s"] > 150].to_numpy() == pytest.approx(0.1)
