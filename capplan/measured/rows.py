@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capplan.measured.testers import from_lines, from_record, refuse
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".json": "j
 def read_rows(path: Path) -> pd.DataFrame:
     """Return the rows of a measured file: CSV, Parquet, JSONL, or a load tester's result.
 
-    The kind is that of the file's name (``.gz`` and the like aside). A JSON file is the result of
-    ``vllm bench serve --save-result --save-detailed``, or of a tool that writes the same keys.
+    The kind is that of the file's name (``.gz`` and the like aside). JSON files, and JSONL files of
+    whole runs, are those of the load testers in ``capplan.measured.testers``.
     Columns are ``NUMBERS`` (as float64, those that are there) and ``outcome``.
     """
     kinds = [SUFFIXES[suffix] for suffix in path.suffixes if suffix in SUFFIXES]
@@ -46,45 +47,36 @@ def _frame(path: Path, kind: str) -> pd.DataFrame:
     import pandas as pd
 
     if kind == "csv":
-        return pd.read_csv(path)
+        frame = pd.read_csv(path)
+        refuse(frame.columns, path)
+        return frame
     if kind == "parquet":
         return pd.read_parquet(path)
     if kind == "jsonl":
-        return pd.read_json(path, lines=True, precise_float=True)
-    return _load_tester(json.loads(path.read_text(encoding="utf-8")), path)
+        lines = _lines(path)
+        found = from_lines(lines, path)
+        return pd.DataFrame(lines) if found is None else found
+    return from_record(json.loads(path.read_text(encoding="utf-8")), path)
 
 
-def _load_tester(record: Any, path: Path) -> pd.DataFrame:
-    """Return the rows of ``vllm bench serve``: lists by request.
+def _lines(path: Path) -> list[Any]:
+    """Return the objects of a file of JSON lines, packed or not."""
+    import bz2
+    import gzip
+    import lzma
 
-    Source: vllm-project/vllm, ``vllm/benchmarks/serve.py``, 2026: ``start_times``, ``input_lens``,
-    ``output_lens``, ``ttfts`` and ``itls`` in s, ``errors``.
-    """
-    import pandas as pd
-
-    keys = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
-    lists: dict[str, Any] = {
-        key: record.get(key) if isinstance(record, dict) else None for key in keys
-    }
-    for key, values in lists.items():
-        if not isinstance(values, list):
-            raise DataError("a list by request (--save-detailed)", where=path, field=key)
-    if len({len(values) for values in lists.values()}) > 1:
-        raise DataError("lists of one length", where=path)
-    errors = record.get("errors") or [""] * len(lists["ttfts"])
-    failed = pd.Series([bool(error) for error in errors], dtype=bool)
-    ttft = pd.Series(lists["ttfts"], dtype="float64").mask(failed)
-    gaps = pd.Series([sum(gaps) for gaps in lists["itls"]], dtype="float64")
-    return pd.DataFrame(
-        {
-            "sent_s": lists["start_times"],
-            "prompt_tokens": lists["input_lens"],
-            "output_tokens": lists["output_lens"],
-            "ttft_s": ttft,
-            "e2e_s": ttft + gaps,
-            "outcome": failed.map({True: "failed", False: "succeeded"}),
-        }
-    )
+    packers: dict[str, Any] = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
+    packed = packers.get(path.suffix)
+    with (
+        packed.open(path, "rt", encoding="utf-8")
+        if packed
+        else path.open(encoding="utf-8") as lines
+    ):
+        found = [json.loads(line) for line in lines if line.strip()]
+    for line in found:
+        if not isinstance(line, dict):
+            raise DataError("an object a line", where=path, value=type(line).__name__)
+    return found
 
 
 def _typed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
