@@ -122,6 +122,7 @@ class FastEngine:
         self._left = self._tables[1]
         self._first_left = self._left[0]
         self._law = law
+        self._numbers = self._state.view(np.int64)
         self._waiting_count = self._state["waiting"]
         self._slots: dict[Job, int] = {}
         self._jobs: list[Job] = []
@@ -129,7 +130,7 @@ class FastEngine:
         self._add_slots(min(self.places, 256) + 64)
         self.waiting = FastLine(self, remembers=batching.scheduler.wait_limit_s is not None)
         self._seen_s = math.nan
-        self._seen: tuple[float, ...] = ()
+        self._seen: list[int] = []
         self._step_end_s = math.inf
 
     @property
@@ -140,12 +141,12 @@ class FastEngine:
     @property
     def prefilling(self) -> int:
         """Return how many running sequences have no token yet."""
-        return int(self._look(_RUNNING) - self._look(_DECODING))
+        return self._look(_RUNNING) - self._look(_DECODING)
 
     @property
     def decoding(self) -> int:
         """Return how many running sequences decode."""
-        return int(self._look(_DECODING))
+        return self._look(_DECODING)
 
     @property
     def running(self) -> list[Job]:
@@ -156,32 +157,33 @@ class FastEngine:
     @property
     def steps(self) -> int:
         """Return how many steps have begun."""
-        return int(self._look(_STEPS))
+        return self._look(_STEPS)
 
     @property
     def sequences(self) -> int:
         """Return how many sequences were scheduled, over all steps."""
-        return int(self._look(_SEQUENCES))
+        return self._look(_SEQUENCES)
 
     @property
     def prefill_tokens(self) -> int:
         """Return the prompt tokens computed."""
-        return int(self._look(_PREFILL_TOKENS))
+        return self._look(_PREFILL_TOKENS)
 
     @property
     def output_tokens(self) -> int:
         """Return the tokens made."""
-        return int(self._look(_OUTPUT_TOKENS))
+        return self._look(_OUTPUT_TOKENS)
 
     @property
     def preemptions(self) -> int:
         """Return how many sequences were preempted."""
-        return int(self._look(_PREEMPTIONS))
+        return self._look(_PREEMPTIONS)
 
     @property
     def begun_s(self) -> float:
         """Return the length of all steps begun, s."""
-        return self._look(_BEGUN_S)
+        self._look(_STEPS)
+        return float(self._state["begun_s"].item())
 
     @property
     def step_end_s(self) -> float:
@@ -264,7 +266,7 @@ class FastEngine:
 
     def made(self, job: Job) -> int:
         """Return how many tokens of a job's answer exist by now."""
-        step = int(self._look(_STEP))
+        step = self._look(_STEP)
         row = self._table[self._slots[job]]
         if not row["finish_step"]:
             return int(row["generated_tokens"])
@@ -312,12 +314,12 @@ class FastEngine:
     def _inclusive(self) -> bool:
         return self._clock.reached > self.rank
 
-    def _look(self, field: int) -> float:
+    def _look(self, field: int) -> int:
         """Return a number of the state, after all that is over by now."""
         now_s = self._clock.now
         if self._seen_s != now_s:
             step_end_s = compiled.settle(self._address, now_s, self._inclusive)
-            self._seen = self._state.tolist()[0]
+            self._seen = self._numbers.tolist()
             self._step_end_s = step_end_s
             self._seen_s = now_s if self._inclusive else math.nan
         return self._seen[field]
@@ -408,9 +410,9 @@ class FastLine:
 
 
 _FIELDS = compiled.STATE.names or ()
-_BEGUN_S, _DECODING, _FREE_BLOCKS, _OUTPUT_TOKENS, _PREEMPTIONS, _PREFILL_TOKENS = map(
+_DECODING, _FREE_BLOCKS, _OUTPUT_TOKENS, _PREEMPTIONS, _PREFILL_TOKENS = map(
     _FIELDS.index,
-    ("begun_s", "decoding", "free_blocks", "output_tokens", "preemptions", "prefill_tokens"),
+    ("decoding", "free_blocks", "output_tokens", "preemptions", "prefill_tokens"),
 )
 _RUNNING, _SEQUENCES, _STEP, _STEPS = map(_FIELDS.index, ("running", "sequences", "step", "steps"))
 _NOBODY = Job(prompt_tokens=0, output_tokens=0)

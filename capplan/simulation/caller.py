@@ -29,8 +29,6 @@ class Callers:
     ----------
     log
         Every attempt sent.
-    pending
-        Requests that have arrived and are not over: on their way, or waiting to be tried again.
     in_flight
         Attempts that are on their way.
     ended
@@ -53,7 +51,6 @@ class Callers:
         backoff: np.random.Generator,
     ) -> None:
         self.log = log
-        self.pending = 0
         self.in_flight = 0
         self.ended: Counter[str] = Counter()
         self.retried = self.dropped = 0
@@ -88,6 +85,11 @@ class Callers:
         self._crowd.start(self._begin_paid if self._budgets else self._begin)
 
     @property
+    def pending(self) -> int:
+        """Return how many requests are not over: on their way, or to be tried again."""
+        return self._clock.under_way
+
+    @property
     def all_arrived(self) -> bool:
         """Return whether no request is going to come of itself."""
         return self._crowd.all_arrived
@@ -116,7 +118,7 @@ class Callers:
             self._hear((attempt, failure))
 
     def _begin(self, request: Request) -> None:
-        self.pending += 1
+        self._clock.under_way += 1
         self._send((request, 1))
 
     def _begin_paid(self, request: Request) -> None:
@@ -124,27 +126,13 @@ class Callers:
         self._begin(request)
 
     def _request_over(self, request: Request) -> None:
-        self.pending -= 1
+        self._clock.under_way -= 1
         self._crowd.over(request)
 
     def _send(self, which: tuple[Request, int]) -> None:
         request, number = which
         now_s = self._clock.now
-        attempt = Attempt(
-            request=request,
-            attempt=number,
-            intended_start_s=now_s,
-            sent_s=now_s,
-            handshake_s=self._connections.handshake_s(request),
-            place="network",
-            prompt_tokens=request.prompt_tokens,
-            output_tokens=request.output_tokens,
-            priority=request.priority,
-            size=request.size,
-            prefix_blocks=request.prefix_blocks,
-            prefix_block_tokens=request.prefix_block_tokens,
-            cached_fraction=request.cached_fraction,
-        )
+        attempt = Attempt(request, number, now_s, self._connections.handshake_s(request))
         self.log.add(attempt)
         self.in_flight += 1
         gives_up_s = min(request.leaves_s, now_s + self._patience_s[request.request_class])

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import simpy
+from simpy.events import NORMAL, Event
 
 ROOM = 1_000_000
 """Ranks of one's own, between two kinds of events."""
@@ -68,6 +69,8 @@ class Clock(simpy.Environment):
         The time, s: an attribute, because it is read ten times for each request.
     reached
         The highest rank of what has happened at this instant.
+    under_way
+        How many requests are; callers count.
     """
 
     now = 0.0
@@ -75,11 +78,12 @@ class Clock(simpy.Environment):
     def __init__(self) -> None:
         super().__init__()
         self.reached = -1
+        self.under_way = 0
         self._step_ranks = count(Rank.STEP)
 
     def at(self, time_s: float, rank: int, call: Callable[[Any], None], argument: Any) -> None:
         """Schedule ``call(argument)`` at a time that is not past."""
-        heappush(self._queue, (time_s, rank, next(self._eid), (call, argument)))  # type: ignore[misc]
+        heappush(self._queue, (time_s, rank, next(self._eid), call, argument))  # type: ignore[misc]
 
     def alarm(self, time_s: float, rank: int, call: Callable[[Any], None]) -> Alarm:
         """Schedule ``call(None)`` at a time that is not past; return what can call it off."""
@@ -91,30 +95,46 @@ class Clock(simpy.Environment):
         """Return a rank for the ends of one replica's steps, behind those given before."""
         return next(self._step_ranks)
 
+    def schedule(self, event: Event, priority: Any = NORMAL, delay: float = 0) -> None:
+        """Schedule an event of SimPy's own."""
+        self.at(self.now + delay, priority, _happen, event)
+
     def step(self) -> None:
-        """Process the next event: a call, or an event of SimPy's own."""
-        event: Any
-        time_s, rank, _, event = heappop(self._queue)
+        """Process the next event."""
+        time_s, rank, _, call, argument = heappop(self._queue)  # type: ignore[misc]
+        self._reach(time_s, rank)
+        call(argument)
+
+    def _reach(self, time_s: float, rank: int) -> None:
         if time_s > self.now:
             self.now = self._now = time_s
             self.reached = rank
         elif rank > self.reached:
             self.reached = rank
-        if type(event) is tuple:
-            call, argument = event
-            call(argument)
-        else:
-            callbacks, event.callbacks = event.callbacks, None
-            for callback in callbacks:
-                callback(event)
 
     def run_while(self, busy: Callable[[], bool], until_s: float) -> float:
-        """Process events up to ``until_s``, as long as ``busy()``; return the time reached."""
-        queue, step = self._queue, self.step
-        while busy():
+        """Process events up to ``until_s``, as long as ``busy()``; return the time reached.
+
+        While anything is ``under_way`` it is busy without being asked. (:meth:`step` is written
+        out, because calls cost as much as the rest.)
+        """
+        queue: list[Any] = self._queue
+        while self.under_way or busy():
             if not queue or queue[0][0] > until_s:
                 self.now = self._now = until_s
                 self.reached = 8 * ROOM
                 break
-            step()
+            time_s, rank, _, call, argument = heappop(queue)
+            if time_s > self.now:
+                self.now = self._now = time_s
+                self.reached = rank
+            elif rank > self.reached:
+                self.reached = rank
+            call(argument)
         return self.now
+
+
+def _happen(event: Event) -> None:
+    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+    for callback in callbacks:
+        callback(event)

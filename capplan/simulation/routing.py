@@ -38,7 +38,8 @@ def least_in_flight(rng: np.random.Generator) -> Route:
     """Return the route to the replica that holds fewest requests; the first of equals."""
 
     def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
-        return min(candidates, key=attrgetter("in_flight"))
+        loads = [one.in_flight for one in candidates]
+        return candidates[loads.index(min(loads))]
 
     return route
 

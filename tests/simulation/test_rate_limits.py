@@ -16,11 +16,13 @@ quiet = settings(max_examples=100)
 
 
 def attempt_of(prompt_tokens, output_tokens=0):
-    request = Request(0, "r", "chat", "x", "", 0, True, np.nan, np.nan, prompt_tokens, 1, 0.0)
     return Attempt(
-        request=request, attempt=1, intended_start_s=0.0, prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-    )  # fmt: skip
+        Request(
+            *(0, "r", "chat", "x", "", 0, True, np.nan, np.nan, prompt_tokens, output_tokens, 0.0)
+        ),
+        attempt=1,
+        start_s=0.0,
+    )
 
 
 class Leaky:
