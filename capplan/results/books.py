@@ -206,8 +206,8 @@ def _check_moments(log: pd.DataFrame) -> None:
     for moment in (*PASSAGE.values(), "finish_s"):
         time = log[moment].to_numpy(np.float64, na_value=np.nan)
         early = time < before - SLACK_S
-        if moment == "finish_s":  # a caller may leave while a replica still works for it
-            early &= ~(outcome_is(log, "timed_out") | outcome_is(log, "cancelled"))
+        if moment == "finish_s":  # a caller or a gateway may go on while a replica still works
+            early &= outcome_is(log, "succeeded") | outcome_is(log, "failed")
         _refuse(log, early, "moments in order", moment)
         before = np.fmax(before, time)
     late = (log["first_token_s"] > log["finish_s"] + SLACK_S).to_numpy(np.bool_)
