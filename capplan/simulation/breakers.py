@@ -156,7 +156,12 @@ class Breakers:
         rules: list[tuple[str, Rule]] = []
         for breaker, name in placed(scenario):
             reading = _reading(
-                breaker.when, callers=callers, gateway=gateway, pool=pools[name], clock=self._clock
+                breaker.when,
+                callers=callers,
+                gateway=gateway,
+                pool=pools[name],
+                alone=len(pools) == 1,
+                clock=self._clock,
             )
             actions = [
                 acting(
@@ -241,8 +246,15 @@ def _doors(
 
 
 def _reading(
-    when: Watch, *, callers: Callers, gateway: GatewayHost, pool: ServingPool, clock: Clock
+    when: Watch,
+    *,
+    callers: Callers,
+    gateway: GatewayHost,
+    pool: ServingPool,
+    alone: bool,
+    clock: Clock,
 ) -> Reading:
+    """Return what a rule of a pool reads; ``alone``: there is no other pool."""
     if when.metric in LATENCIES:
         return LatencyWindow(
             when.metric,
@@ -251,7 +263,7 @@ def _reading(
             callers=callers,
             clock=clock,
             request_class=when.request_class,
-            pool=pool if when.of == "pool" else None,
+            pool=pool if when.of == "pool" and not alone else None,
             min_samples=when.min_samples,
         )
     if when.of == "gateway":

@@ -31,7 +31,7 @@ quantile of too few attempts.
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +39,9 @@ from capplan.replica.contiguous import ContiguousSpace
 from capplan.scenario.readings import LATENCIES
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from capplan.simulation.attempt import Attempt
     from capplan.simulation.caller import Callers
     from capplan.simulation.clock import Clock
@@ -161,7 +164,10 @@ class LatencyWindow:
         self._pool = pool
         self._least = min_samples or math.ceil(round(1 / (1 - quantile), 6))
         self._callers = callers
-        self._seen: deque[tuple[float, float]] = deque(maxlen=MOST_SAMPLES)
+        self._times = array("d", bytes(8 * MOST_SAMPLES))
+        self._values = array("d", bytes(8 * MOST_SAMPLES))
+        self._count = self._first = 0
+        """How many were seen, and how many of them no longer count."""
         callers.listeners.append(self._ended)
 
     def __call__(self) -> float:
@@ -169,12 +175,21 @@ class LatencyWindow:
         import numpy as np
 
         self._forget()
-        count = len(self._seen)
+        count = self._count - self._first
         if count < self._least:
             return math.nan
-        values = np.fromiter((value for _, value in self._seen), np.float64, count)
         rank = max(math.ceil(round(self._quantile * count, 9)), 1)
-        return float(np.partition(values, rank - 1)[rank - 1])
+        return float(np.partition(self._inside(), rank - 1)[rank - 1])
+
+    def _inside(self) -> NDArray[np.float64]:
+        """Return what was seen within the window."""
+        import numpy as np
+
+        values = np.frombuffer(self._values, dtype=np.float64)
+        begin, end = self._first % MOST_SAMPLES, self._count % MOST_SAMPLES
+        if begin < end:
+            return values[begin:end]
+        return np.concatenate((values[begin:], values[:end]))
 
     def _ended(self, attempt: Attempt) -> None:
         if self._class is not None and attempt.request.request_class != self._class:
@@ -183,18 +198,19 @@ class LatencyWindow:
             return
         value = self._value(attempt)
         if not math.isnan(value):
-            self._seen.append((attempt.finish_s, value))
+            place = self._count % MOST_SAMPLES
+            self._times[place], self._values[place] = attempt.finish_s, value
+            self._count += 1
 
     def _forget(self) -> None:
-        seen, since_s = self._seen, self._clock.now - self._window_s
-        while seen and seen[0][0] <= since_s:
-            seen.popleft()
+        since_s, times = self._clock.now - self._window_s, self._times
+        self._first = max(self._first, self._count - MOST_SAMPLES)
+        while self._first < self._count and times[self._first % MOST_SAMPLES] <= since_s:
+            self._first += 1
 
     def _value(self, attempt: Attempt) -> float:
-        if attempt.outcome in {"timed_out", "failed"}:
-            return math.inf
         if attempt.outcome != "succeeded":
-            return math.nan
+            return math.inf if attempt.outcome in {"timed_out", "failed"} else math.nan
         e2e_s = attempt.finish_s - attempt.intended_start_s
         if self._name == "e2e_s":
             return e2e_s

@@ -78,6 +78,9 @@ class Door:
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the gateway."""
+        if not (self.refusing or self.passing or self.cutting or self.cheapening):
+            self._pool.arrive(attempt)
+            return
         name = attempt.request.request_class
         if failure := self._refusal(name):
             self._refuse(attempt, failure)

@@ -1,6 +1,7 @@
 """Readings of a run that goes on: levels, rates and latency windows whose truth is known."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 
@@ -182,8 +183,15 @@ def test_a_window_remembers_only_so_many(single_queue):
     class Clock:
         now = 0.0
 
+    @dataclass
+    class Answer:
+        finish_s: float
+        intended_start_s: float = 0.0
+        outcome: str = "succeeded"
+
     seen = LatencyWindow("e2e_s", quantile=0.5, window_s=1.0, callers=Callers(), clock=Clock())
-    seen._seen.extend((0.0, float(i)) for i in range(MOST_SAMPLES + 500))
+    for i in range(MOST_SAMPLES + 500):
+        seen._ended(Answer(finish_s=float(i)))
     assert seen() == 500 + MOST_SAMPLES / 2 - 1
 
 
