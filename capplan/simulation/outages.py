@@ -77,6 +77,9 @@ class Outages:
         outage = self._down[replica]
         if outage.token != token:
             return
+        if replica not in self._pool.replicas:  # it was not to come back
+            del self._down[replica]
+            return
         if self._loader is None or not outage.loads:
             self._restore(replica)
             return
@@ -86,7 +89,7 @@ class Outages:
 
     def _restore(self, replica: Replica) -> None:
         outage = self._down.pop(replica)
-        replica.avoided = False
+        replica.avoided.clear()
         replica.restore()
         for then in outage.then:
             then()

@@ -194,12 +194,6 @@ class ServingPool:
         for replica in self.replicas:
             replica.write()
 
-    def crash(self, count: int) -> list[Replica]:
-        """Stop the first ``count`` replicas in service; return them."""
-        hit = self.in_service[:count]
-        self.stop(hit)
-        return hit
-
     def stop(self, replicas: Sequence[Replica], reason: str = CRASH) -> None:
         """Stop replicas: what they hold fails. Who was about to leave is gone."""
         for replica in replicas:
@@ -211,14 +205,14 @@ class ServingPool:
             else:
                 replica.crash(reason)
 
-    def avoid(self, replica: Replica) -> None:
+    def avoid(self, replica: Replica, why: object) -> None:
         """Send a replica nothing more, whatever it holds, until :meth:`trust` or its return."""
-        replica.avoided = True
+        replica.avoided.add(why)
         self._look()
 
-    def trust(self, replica: Replica) -> None:
-        """Send a replica requests again."""
-        replica.avoided = False
+    def trust(self, replica: Replica, why: object) -> None:
+        """Send a replica requests again, if nobody else has a reason not to."""
+        replica.avoided.discard(why)
         self.restored()
 
     def go_blind(self) -> None:

@@ -50,7 +50,7 @@ class Reload:
         while self._left:
             replica = self._left.popleft()
             if replica.up and replica in self._pool.replicas:
-                self._pool.avoid(replica)
+                self._pool.avoid(replica, self)
                 _Turn(replica, self._rules.drain_s, load=self._load, clock=self._clock).start()
                 return
         self._away -= 1

@@ -52,7 +52,7 @@ class Replica:
     draining
         It takes no more, and is gone when it is empty.
     avoided
-        It is there, but the router sends it nothing.
+        Why the router sends it nothing, though it is there; empty = it does.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class Replica:
         self.name = name
         self.engine: Batch = steps.engine
         self.up = True
-        self.draining = self.avoided = False
+        self.draining = False
+        self.avoided: set[object] = set()
         self.in_flight = 0
         self._clock = clock
         self._pool = pool

@@ -127,14 +127,14 @@ class _Hanging(_OfReplicas):
         if replica.hangs != hang:
             return
         replica.recover()
-        self._pool.trust(replica)
+        self._pool.trust(replica, self)
         over()
 
     def _notice(self, which: tuple[FrailReplica, int, Over]) -> None:
         replica, hang, over = which
         if replica.hangs != hang:
             return
-        self._pool.avoid(replica)
+        self._pool.avoid(replica, self)
         if self._restart_s is not None:
             back_s = self._clock.now + self._restart_s
             self._outages.take_down([replica], back_s=back_s, reason=RESTART, then=over)

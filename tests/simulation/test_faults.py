@@ -445,3 +445,50 @@ def test_a_load_without_a_bandwidth_and_a_node_that_is_not_there_are_errors(buil
     scenario = build(pool=load, faults=[{"at_s": 1.0}])
     with pytest.raises(DataError, match=r"bytes, or a model of the catalogue"):
         simulate(scenario)
+
+
+def test_a_hang_that_ends_while_a_reload_drains_brings_no_requests_back(single_queue, trace_of):
+    faults = [
+        {"kind": "hang", "at_s": 0.5, "for_s": 1.0, "detect_s": 0.1},
+        {"kind": "model_reload", "at_s": 1.0, "load_s": 2.0, "drain_s": 5.0},
+    ]
+    scenario = single_queue(1, exponential=False, faults=faults)
+    log = run(scenario, trace_of([0.0, 1.6])).requests
+    # Hangs from 0.5 to 1.5, is served until 2.0, then loads until 4.0.
+    assert log["finish_s"].tolist() == pytest.approx([2.0, 5.0])
+
+
+def test_a_rolling_reload_goes_on_when_a_replica_crashes_on_the_way(single_queue, trace_of):
+    faults = [
+        {"kind": "model_reload", "at_s": 1.0, "load_s": 2.0, "drain_s": 50.0},
+        {"at_s": 1.5, "down_s": 1.0},
+    ]
+    hang = {"kind": "hang", "at_s": 0.5, "for_s": 99.0}
+    scenario = single_queue(2, exponential=False, faults=[hang, *faults])
+    result = run(scenario, trace_of([0.0, 0.0, 20.0]))
+    # The first hangs and would drain for 50 s; the crash strikes the second, which is down already
+    # when its turn comes.
+    replicas = metric(result, "replicas", "llm")
+    assert set(replicas[(replicas.index >= 1.0) & (replicas.index < 1.5)]) == {1}
+    assert set(replicas[(replicas.index >= 1.5) & (replicas.index < 2.5)]) == {0}
+    assert result.requests["outcome"].iloc[2] == "succeeded"
+
+
+def test_a_replica_that_joins_later_fails_by_the_same_law(single_queue, trace_of):
+    scenario = single_queue(
+        1,
+        pool={
+            "cold_start_s": 1.0,
+            "autoscaler": {
+                "min_replicas": 3,
+                "max_replicas": 3,
+                "metrics": [{"metric": "in_flight", "target": 1.0}],
+            },
+        },
+        faults=[{"mtbf_s": 5.0, "mttr_s": 5.0}],
+    )
+    result = simulate(scenario, trace=trace_of([0.0, 2000.0]))
+    up = result.timeline.query("metric == 'up' and time_s > 500")
+    shares = up.groupby("replica")["value"].mean()
+    assert len(shares) == 3
+    assert shares.to_numpy() == pytest.approx(0.5, abs=0.15)
