@@ -30,6 +30,7 @@ from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.slo import judge
 from capplan.traffic.draw import draw
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.slo import Verdict
@@ -79,7 +80,7 @@ class SweepResult:
             "rule": "some point keeps every promise in each of its replications",
             "value": len(passed),
             "limit": 1,
-            "evidence": f"{len(ends)} points",
+            "evidence": counted(len(ends), "point"),
             "next_action": None if passed else "widen the grid, or change what is not varied",
         }
         return {"outcome": outcome, "reasons": [reason]}

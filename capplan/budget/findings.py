@@ -10,6 +10,7 @@ from capplan.budget.results import SEVERITY, ClassBudget, Finding
 from capplan.budget.service import PoolService
 from capplan.replica.footprint import FULL, footprint_fraction
 from capplan.scenario import Part, Queue, RequestClass, Scenario
+from capplan.wording import counted
 
 TOLERANCE_FRACTION = 0.05
 """Limits that differ by less count as equal: budgets from two draws of one load differ as much."""
@@ -270,7 +271,7 @@ def overload(service: PoolService) -> Iterator[Finding]:
             field=f"pools.{service.pool.name}.replicas",
             value=service.rate_rps,
             limit=service.drain_rps,
-            next_action=f"at least {needed} replicas, or less load",
+            next_action=f"at least {counted(needed, 'replica')}, or less load",
         )
 
 

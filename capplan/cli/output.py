@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from capplan.wording import counted
+
 
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
@@ -56,7 +58,7 @@ def print_verdict(verdict: Mapping[str, Any]) -> None:
     reasons = list(verdict.get("reasons") or [])
     open_reasons = [reason for reason in reasons if reason.get("outcome") != "pass"]
     kept = len(reasons) - len(open_reasons)
-    held = f" ({kept} rules held)" if kept else ""
+    held = f" ({counted(kept, 'rule')} held)" if kept else ""
     sys.stdout.write(f"\nverdict: {verdict.get('outcome')}{held}\n")
     if open_reasons:
         heads = ["", "rule", "of", "value", "limit", "next action"]

@@ -19,6 +19,7 @@ from capplan.cli.parsing import (
     add_trace,
     scenario_of,
 )
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _print(document: Mapping[str, Any], out: str | None) -> None:
     outcomes = {**document["outcomes"], "of these degraded": document["degraded"]}
-    sys.stdout.write(f"run {document['run_id']}: {document['offered']:,} requests offered\n\n")
+    sys.stdout.write(
+        f"run {document['run_id']}: {counted(document['offered'], 'request')} offered\n\n"
+    )
     print_table(
         [(name, count) for name, count in outcomes.items() if count], ["outcome", "requests"]
     )

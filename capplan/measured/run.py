@@ -10,6 +10,7 @@ from capplan.measured.repetition import Repetition, repetition
 from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
 from capplan.schema import OUTCOMES, DataError, require_columns
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,6 +199,7 @@ def _filled(
         guess = guess.where(frame["prompt"] >= 0).fillna(median[name])
         frame[name] = frame[name].where(~lost, guess).round().astype("int64")
     notes.append(
-        f"{int(lost.sum())} requests without tokens got those of the same prompt, else the median."
+        f"{counted(int(lost.sum()), 'request')} without tokens got those of the same prompt, "
+        "else the median."
     )
     return frame, notes

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
+from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.sweep import SweepResult
@@ -96,8 +97,9 @@ class Grid:
         """Return how many points bought throughput with broken promises."""
         more = self.points[self.points["why"].str.startswith("throughput up")]
         return (
-            f"{len(more)} of {len(self.points)} points have more throughput than the best point "
-            "inside the budget, or than the scenario's own, and yet break a promise: **failed**, "
+            f"{len(more)} of {counted(len(self.points), 'point')} "
+            f"{does(len(more), 'has', 'have')} more throughput than the best point "
+            "inside the budget, or than the scenario's own, and yet a promise broken: **failed**, "
             "whatever their accelerators deliver."
         )
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
 from capplan.pages.telling import listed, told
+from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -109,7 +110,9 @@ class Slowdown:
             return "There is only one length bucket, so nobody is slowed down by longer requests."
         alone, together = worst["short alone"], worst["with the long"]
         return (
-            f"{self.short:,} requests have prompts {self.bucket} tokens, {self.long:,} longer. "
+            f"{counted(self.short, 'request')} "
+            f"{does(self.short, 'has a prompt of', 'have prompts of')} "
+            f"{self.bucket} tokens, {self.long:,} longer. "
             f"At worst the short ones take {told(together)} times as long to their first token as "
             f"on an idle replica; without the long ones {told(alone)} times."
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capplan.pages.loads import at_load, busiest, rate_rps
+from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -138,7 +139,7 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
     """Return what is studied, as a table of its classes and a sentence."""
     import pandas as pd
 
-    from capplan.pages.telling import counted, table, told
+    from capplan.pages.telling import table, told
 
     if study is None:
         return [NO_POOL]
@@ -160,6 +161,6 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
         table(classes),
         f"Pool `{study.pool.name}`: {counted(study.pool.replicas, 'replica')}, "
         f"{across} {study.point[0]:g}, {down} {study.point[1]:g}. "
-        f"Its busiest {len(frame):,} requests arrive at "
+        f"Its busiest {counted(len(frame), 'request')} {does(len(frame), 'arrives', 'arrive')} at "
         f"{told(rate_rps(study.trace), '_rps')}.",
     ]

@@ -9,6 +9,7 @@ from capplan.bundled import SHARED_DATA_VARIABLE, shared_data_path
 from capplan.pages.fidelity import COMMAND, FIGURES, H100, METRICS, Frozen, long_series, short
 from capplan.pages.telling import listed, table, told
 from capplan.schema import DataError
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +94,9 @@ def comparison(frozen: Frozen, found: list[Validation]) -> pd.DataFrame:
 def said(compared: pd.DataFrame, frozen: Frozen, found: list[Validation]) -> str:
     """Return whether the frozen figures hold, in a sentence."""
     apart = (compared["now_fraction"] - compared["frozen_fraction"]).abs()
-    runs = listed(f"`{short(one.name)}` ({one.n:,} requests, {one.source})" for one in found)
+    runs = listed(
+        f"`{short(one.name)}` ({counted(one.n, 'request')}, {one.source})" for one in found
+    )
     if apart.isna().any():
         return f"Replayed {runs}. **Unknown**: {int(apart.isna().sum())} figures can't be compared."
     most = f"the errors differ by at most {told(100 * float(apart.max()))} points"

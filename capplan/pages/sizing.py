@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from capplan.pages.telling import listed, rule_words, told
+from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -159,20 +159,24 @@ def crash_parts(page: Page, sizing: Sizing, *, lost: int, requests: int) -> list
     """Return how requests end around a crash of the chosen number, and what it cost."""
     from capplan import charts
     from capplan.results import per_request
+    from capplan.scenario import Crash
 
     if sizing.replicas.get(lost) is None:
         return [f"No number of replicas holds with {lost} lost, so there is none to crash."]
     replicas = int(sizing.replicas[lost] or 0)
     scenario, result = crash(page, replicas, lost=lost, requests=requests)
-    fault, table = scenario.faults[0], per_request(result)
-    end = np.inf if fault.down_s is None else fault.at_s + fault.down_s
-    hit = table[(table["intended_start_s"] >= fault.at_s) & (table["intended_start_s"] < end)]
+    fault = next(f for f in scenario.faults if isinstance(f, Crash))
+    table = per_request(result)
+    hit = table[table["intended_start_s"].between(fault.begins_s, fault.ends_s, inclusive="left")]
     lost_work = int((table["outcome"] != "succeeded").sum())
     window = max(1.0, round(result.duration_s / 60))
     return [
         charts.outcomes_over_time(table, window_s=window),
-        f"With {replicas} replicas, {fault.count} of them down from {told(fault.at_s, '_s')} for "
-        f"{told(fault.down_s, '_s')} (a cold start), {lost_work:,} of {len(table):,} requests do "
-        f"not succeed; {told(float(hit['good'].mean()), '_fraction')} of those sent meanwhile keep "
+        f"With {counted(replicas, 'replica')}, {fault.count} of them down from "
+        f"{told(fault.begins_s, '_s')} for {told(fault.down_s, '_s')} (a cold start), "
+        f"{lost_work:,} of "
+        f"{counted(len(table), 'request')} "
+        f"{does(lost_work, 'does', 'do')} not succeed; "
+        f"{told(float(hit['good'].mean()), '_fraction')} of those sent meanwhile keep "
         "every promise.",
     ]

@@ -150,15 +150,6 @@ def listed(words: Iterable[object], *, none: str = "none") -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things.
-
-    >>> counted(1, "replica"), counted(1200, "request")
-    ('1 replica', '1,200 requests')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _cell(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"

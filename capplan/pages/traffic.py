@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.pages.telling import told
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.traffic.profile import Demand, TrafficProfile
@@ -152,7 +153,8 @@ def patience_sentence(profile: TrafficProfile, *, stated: bool) -> str:
         return "How long the callers would wait is unknown: no deadline is stated, none observed."
     source = _patience_from(profile.overall, stated=stated)
     return (
-        f"The patience of {wait['n']:,} requests is known (from: {source}): half of them wait at "
+        f"The patience of {counted(wait['n'], 'request')} is known (from: {source}): half of "
+        "them wait at "
         f"most {told(wait['p50_s'], '_s')}, the least patient {told(wait.get('min_s'), '_s')}."
     )
 
@@ -291,7 +293,7 @@ def fewest(profile: TrafficProfile) -> str:
     name, demand = min(_each(profile), key=lambda pair: pair[1].prompt_tokens.n)
     n = demand.prompt_tokens.n
     whose = "The trace" if name == EVERYBODY else f"The smallest class, {name},"
-    return f"{whose} has {n:,} requests: about {n / 100:,.0f} of them lie beyond a p99."
+    return f"{whose} has {counted(n, 'request')}: about {n / 100:,.0f} of them lie beyond a p99."
 
 
 def rarity(profile: TrafficProfile) -> str:

@@ -12,6 +12,7 @@ from capplan.report.conclusion import Conclusion
 from capplan.report.figures import shown, words
 from capplan.report.pages import Page, exporter, style_sheet
 from capplan.scenario.files import scenario_hash
+from capplan.wording import counted
 
 INDEX = "index.html"
 
@@ -54,7 +55,12 @@ def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = [
         ("scenario", inputs.scenario.name),
         ("scenario, SHA-256 of its values", scenario_hash(inputs.scenario)),
-        ("trace", f"{trace.source}, {trace.rows:,} requests" if trace else "none: drawn from laws"),
+        (
+            "trace",
+            f"{trace.source}, {counted(trace.rows, 'request')}"
+            if trace
+            else "none: drawn from laws",
+        ),
     ]
     if trace:
         rows.append(("trace, SHA-256 of its rows", trace.content_sha256))
@@ -93,7 +99,7 @@ def _ends(ends: Sequence[Any]) -> str:
 
 def _distribution(classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [
-        f"{name}: {shown(own['requests'])} requests, "
+        f"{name}: {counted(own['requests'], 'request')}, "
         f"prompts of {_lengths(own['prompt_tokens'])}, outputs of {_lengths(own['output_tokens'])}"
         for name, own in classes.items()
     ]

@@ -15,6 +15,7 @@ from capplan.results.lives import lead_times, lives, wanted_changes
 from capplan.results.run import RunResult
 from capplan.scenario import ContinuousBatching, Pool, ScalingMetric, Scenario
 from capplan.statistics import quantiles
+from capplan.wording import counted
 
 FLAP_S = 600.0
 """Two turns of the wanted number closer than this are flapping; a default."""
@@ -182,7 +183,7 @@ def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
         field=f"pools.{pool.name}.autoscaler.behavior.scale_down.stabilization_window_s",
         value=float(gaps.min()),
         limit=FLAP_S,
-        evidence=f"the wanted number turned {len(at)} times, {quick + 1} of them within "
+        evidence=f"the wanted number turned {counted(len(at), 'time')}, {quick + 1} of them within "
         f"{FLAP_S:g} s of each other, from {first:.6g} s on",
         next_action="lengthen the stabilisation window beyond a start, or choose a metric that "
         "more replicas do not change",
@@ -248,7 +249,8 @@ def _without_accelerator(
         value=float(len(refused)),
         limit=0.0,
         evidence=f"asked {asked}, got {asked - len(refused)} at once: no accelerator was left for "
-        f"{len(refused)} replicas, the first time at {refused['asked_s'].min():.6g} s; the longest "
+        f"{counted(len(refused), 'replica')}, the first time at {refused['asked_s'].min():.6g} "
+        "s; the longest "
         f"wait was {waited:.4g} s",
         next_action="hold more accelerators for it, lower max_replicas of the pools that share "
         "them, or protect it by a limit instead",

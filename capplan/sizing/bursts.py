@@ -12,6 +12,7 @@ from capplan.sizing.points import Point
 from capplan.stages.loads import loads_of
 from capplan.stages.others import burst as run_burst
 from capplan.stages.protection import protections
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Pool, Scenario
@@ -55,7 +56,7 @@ def _told(stage: Stage, names: list[str], share: float) -> Burst:
     ]
     acted = [p for p in protections(scenario, [stage]) if p.acted and p.boundary.layer != "caller"]
     limits = ", ".join(f"{p.boundary.field} ended {p.count}" for p in acted) or "no limit acted"
-    what = f"{stage.note}, {len(stage.table)} requests (run {stage.run_id}); {limits}"
+    what = f"{stage.note}, {counted(len(stage.table), 'request')} (run {stage.run_id}); {limits}"
     if firm:
         first = firm[0]
         told = f"{first.request_class} breaks {first.promise} for {first.share.value:.2%}"

@@ -18,6 +18,7 @@ from capplan.scenario.files import with_values
 from capplan.simulation import simulate_many
 from capplan.slo import Reason, Verdict, judge, worst
 from capplan.statistics import quantile
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
@@ -132,7 +133,7 @@ class Point:
     def rejection(self) -> Rejection:
         """Return why this number does not do; ValueError if it does."""
         if not self.against:
-            msg = f"{self.replicas} replicas hold"
+            msg = f"it holds: {counted(self.replicas, 'replica')}"
             raise ValueError(msg)
         first = self.against[0]
         who = f"{first.request_class}: " if first.request_class else ""

@@ -19,6 +19,7 @@ from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row
 from capplan.slo import Reason, Verdict
 from capplan.traffic.draw import draw
+from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
@@ -265,7 +266,8 @@ def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> R
             outcome="unknown",
             value=None,
             limit=n_max,
-            evidence=f"{point.replicas} {pool.name} replicas break no promise, {lose}, but "
+            evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
+            f"{does(point.replicas, 'breaks', 'break')} no promise, {lose}, but "
             f"{first.request_class or 'the run'} is not shown to keep {first.rule}: "
             f"{first.evidence}",
             next_action=first.next_action,
@@ -275,7 +277,8 @@ def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> R
         outcome="pass",
         value=point.replicas,
         limit=n_max,
-        evidence=f"{point.replicas} {pool.name} replicas keep the promises, {lose} "
+        evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
+        f"{does(point.replicas, 'keeps', 'keep')} the promises, {lose} "
         f"(the scenario has {pool.replicas})",
     )
 

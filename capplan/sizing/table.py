@@ -13,6 +13,7 @@ from capplan.results.cost import served_by
 from capplan.scenario import Pool, Promises, Queue, Scenario
 from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
+from capplan.wording import counted
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
 COLUMNS = (
@@ -107,7 +108,7 @@ def _kept(point: Point) -> str:
 
 
 def _samples(point: Point) -> str:
-    return f"{int(point.figures['offered'].sum())} requests"
+    return counted(int(point.figures["offered"].sum()), "request")
 
 
 def _size(pool: Pool, point: Point | None) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ from capplan.results.timelines import time_average
 from capplan.slo.double_queue import double_queue_reasons
 from capplan.slo.promises import LATENCIES
 from capplan.slo.verdict import Outcome, Reason
+from capplan.wording import counted
 
 BUSY_FRACTION = 0.85
 """Accelerators busier than this count as busy; a default of this project."""
@@ -113,7 +114,7 @@ def _retry_amplification(table: pd.DataFrame) -> Iterator[Reason]:
         outcome="fail" if over else "pass",
         value=value,
         limit=RETRY_AMPLIFICATION,
-        evidence=f"{value:.3g} attempts a request",
+        evidence=f"{counted(float(f'{value:.3g}'), 'attempt')} a request",
         next_action="limit retries by a budget, back off with jitter, honour Retry-After"
         if over
         else "",

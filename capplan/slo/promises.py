@@ -17,6 +17,7 @@ from capplan.results.requests import outcome_is, streamed
 from capplan.scenario import Promises, RequestClass, origin
 from capplan.slo.verdict import Outcome, Reason
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
+from capplan.wording import counted
 
 Floats = npt.NDArray[np.float64]
 
@@ -145,7 +146,7 @@ def _latency_reasons(
             value=alone.value,
             limit=limit,
             evidence=f"{name} of successes alone, {_interval(alone)} s, would hide "
-            f"{found.n - alone.n} requests that did not succeed",
+            f"{counted(found.n - alone.n, 'request')} that did not succeed",
             next_action="quote success-only latency only beside the success share",
             request_class=judged.request_class.name,
             origin=origin(judged.promises, rule),
@@ -261,7 +262,7 @@ def _thin(judged: Judged, rule: str, n: int) -> Reason | None:
         rule,
         "unknown",
         value=None,
-        evidence=f"insufficient evidence: {n} samples, needs {needed - n} more",
+        evidence=f"insufficient evidence: {counted(n, 'sample')}, needs {needed - n} more",
         next_action="run longer, or over more replications",
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from capplan.encoding import plain
 from capplan.scenario import Origin
+from capplan.wording import counted
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 PRECEDENCE: tuple[Outcome, ...] = ("blocked", "fail", "unknown", "retest", "pass")
@@ -134,7 +135,7 @@ class Verdict:
         """Return the verdict in one sentence."""
         text = f"{self.outcome}: {SUMMARIES[self.outcome]}"
         if self.outcome == "pass":
-            text += f" ({len(self.reasons)} rules checked)"
+            text += f" ({counted(len(self.reasons), 'rule')} checked)"
         elif self.decisive:
             first, *more = self.decisive
             who = f"{first.request_class}: " if first.request_class else ""

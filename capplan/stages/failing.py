@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.faults import GeneratorLimit
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Fault, Pool, Scenario
@@ -92,7 +93,10 @@ def _reload(fault: dict[str, Any], pool: Pool, at_s: float) -> Failure:
 def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
     name = str(fault.get("pool") or pool.name)
     count = fault.get("count", 1)
-    some = f"{'one' if count == 1 else count} of {pool.replicas} {name} replicas"
+    some = (
+        f"{'one' if count == 1 else count} of {pool.replicas} "
+        f"{counted(pool.replicas, f'{name} replica')}"
+    )
     told = {
         "crash": f"{some} away",
         "hang": f"{some} hanging",

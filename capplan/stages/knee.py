@@ -70,7 +70,9 @@ def knee_of(steps: Sequence[Stage], pool: Pool, *, rng: np.random.Generator) -> 
     """
     points = [(s, batch) for s in steps if s.counts and (batch := _batches(s, pool)) is not None]
     if len(points) < FEWEST_STEPS:
-        return _none(pool, len(points), f"{len(points)} steps that count, {FEWEST_STEPS} needed")
+        return _none(
+            pool, len(points), f"{len(points)} of {FEWEST_STEPS} steps that are needed count"
+        )
     loads = np.array([s.load_rps for s, _ in points])
     table = np.stack([batch for _, batch in points])
     at = kneedle(loads, table.mean(axis=1))

@@ -16,6 +16,7 @@ from capplan.stages.playing import play, step, warmed_up
 from capplan.stages.scaling import release_s
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.traffic.draw import draw
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -51,7 +52,7 @@ def burst(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
         perturbations=[perturbation],
     )
     load = plan.peak_fraction * loads.peak_rps
-    note = f"{plan.bursts} bursts of {plan.burst_s:g} s to {load:.3g}/s"
+    note = f"{counted(plan.bursts, 'burst')} of {plan.burst_s:g} s to {load:.3g}/s"
     start, _ = warmed_up(run, ramp_s=0.0, end_s=first, steady_s=first / 2)
     return stage_of("burst", "burst", load, run, start_s=start, end_s=duration, note=note)
 
@@ -96,7 +97,8 @@ def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
         verdict=verdict,
         margins=margins,
         breaks=breaks_of(verdict, margins),
-        note=f"judged without the {many} requests of more than {plan.long_above_tokens:,} tokens",
+        note=f"judged without {counted(many, 'request')} of more than "
+        f"{plan.long_above_tokens:,} tokens",
     )
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from capplan.slo import Outcome, Reason
 from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -181,7 +182,8 @@ def _too_old(stage: Stage) -> Reason:
         "no_entry_older_than_its_budget",
         old == 0,
         value=old,
-        evidence=f"{old} of {int(here.sum())} entries are older than their deadline at the end",
+        evidence=f"{old} of {counted(int(here.sum()), 'entry', 'entries')} older than the "
+        "deadline at the end",
         action="let entries expire in the queue that holds them",
     )
 
@@ -196,7 +198,7 @@ def _cancelled_compute(stage: Stage) -> Reason:
         "no_cancelled_request_computes",
         count == 0,
         value=count,
-        evidence=f"{count} attempts whose caller left are still computed at the end",
+        evidence=f"{counted(count, 'attempt')} still computed at the end whose caller left",
         action="set batching.cancel_frees, or cancel in the engine",
     )
 
@@ -213,7 +215,7 @@ def _retries_go_on(stage: Stage, baseline: Stage | None) -> Reason:
         "retries_stop",
         held,
         value=share.value,
-        evidence=f"{again} of the last {len(late)} requests were tried again "
+        evidence=f"{again} of the last {counted(len(late), 'request')} tried again "
         f"({0.0 if math.isnan(usual) else usual:.2%} in the baseline)",
         action="give the callers a retry budget, backoff with jitter, and honour Retry-After",
     )
@@ -231,8 +233,9 @@ def _replica_rules(stage: Stage, turns: int) -> Reason:
         "replicas_as_before",
         held,
         value=after,
-        evidence=f"{before:g} replicas before the overload, {most:g} at most, {after:g} at the "
-        f"end; {turns} turns up and down{flaps}",
+        evidence=f"{counted(before, 'replica')} before the overload, {most:g} at most, "
+        f"{after:g} at the "
+        f"end; {counted(turns, 'turn')} up and down{flaps}",
         action="lengthen the stabilisation window, release what was added",
     )
 

@@ -16,6 +16,7 @@ from capplan.stages.protection import boundaries
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.trends import trend_reasons
 from capplan.statistics import share_interval
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,7 +200,7 @@ def _stage_promises(found: Findings) -> Iterator[Reason]:
             f"requests, {first.allowed_fraction:.2%} may (run {stage.run_id}, "
             f"{first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
             if first
-            else f"no promise broken that may not be shed ({len(stage.table)} requests)"
+            else f"no promise broken that may not be shed ({counted(len(stage.table), 'request')})"
         )
         action = "see the stage's breaks: the layer that ends them is the limit to move"
         if outcome == "unknown":
@@ -230,7 +231,7 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
         return
     steps = [s for s in found.ramp.steps if s.counts]
     if len(steps) < 2:  # noqa: PLR2004
-        yield _untold("throughput_up_ttft_over", f"{len(steps)} steps count, 2 needed")
+        yield _untold("throughput_up_ttft_over", f"{len(steps)} of 2 steps that are needed count")
         return
     rising = [
         (after, b)
@@ -277,7 +278,8 @@ def _retries(found: Findings) -> Iterator[Reason]:
         outcome="fail" if over else "pass",
         value=value,
         limit=RETRY_AMPLIFICATION,
-        evidence=f"{value:.3g} attempts a request at worst, in {stage.name} (run {stage.run_id})",
+        evidence=f"{counted(float(f'{value:.3g}'), 'attempt')} a request at worst, in "
+        f"{stage.name} (run {stage.run_id})",
         next_action="limit retries by a budget, back off with jitter, honour Retry-After"
         if over
         else "",

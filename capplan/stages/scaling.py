@@ -12,6 +12,7 @@ from capplan.results.lives import lead_times, wanted_changes
 from capplan.results.scaling import scaling_findings, turns
 from capplan.slo import Outcome, Reason
 from capplan.stages.protection import protections
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -133,7 +134,8 @@ def scaling_reasons(stage: Stage, recovery: Recovery, every: Sequence[Stage]) ->
         value=len(limits),
         evidence="it recovers by new accelerators alone: that is no protective action"
         if rests
-        else f"acted in the overload: {', '.join(limits) or 'nothing'}; {came:g} replicas came",
+        else f"acted in the overload: {', '.join(limits) or 'nothing'}; "
+        f"{counted(came, 'replica')} came",
         action="set the limit that refuses what the running replicas cannot serve",
     )
 
@@ -142,7 +144,10 @@ def _samples(stage: Stage, every: Sequence[Stage], *, came: float, rests: bool) 
     runs = {s.run_id: s.run for s in (*every, stage)}
     total = float(np.nansum([added(run) for run in runs.values()]))
     few = rests and total < READINESS_SAMPLES
-    told = f"{came:g} replicas became ready in the overload and after it, {total:g} in all stages"
+    told = (
+        f"{counted(came, 'replica')} became ready in the overload and after it, {total:g} "
+        "in all stages"
+    )
     return _reason(
         "recovery_by_scale_out",
         "retest" if few else "pass",

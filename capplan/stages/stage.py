@@ -17,6 +17,7 @@ from capplan.results.waits import waited_twice
 from capplan.slo import Reason, Verdict, judge
 from capplan.stages.breaks import Break, breaks_of, margins_of
 from capplan.statistics import stability
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -238,7 +239,8 @@ class Stage:
             return ""
         if self.client_limited:
             return "the client, not the service, was the limit"
-        return f"insufficient evidence: needs {math.ceil(self.needs_min) or 1} more minutes"
+        more = counted(math.ceil(self.needs_min) or 1, "more minute")
+        return f"insufficient evidence: needs {more}"
 
     def by_class(self) -> Mapping[str, Any]:
         """Return offered requests, outcomes, goodput and latencies of each class."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capplan.traffic.laws import sizes, tenants_of
 from capplan.traffic.streams import Stream, stream
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -247,4 +248,5 @@ def _missing(values: Objects) -> Bools:
 
 def _of(rows: Bools) -> str:
     n = int(rows.sum())
-    return f"All {n:,} requests" if n == len(rows) else f"{n:,} of {len(rows):,} requests"
+    every = counted(len(rows), "request")
+    return f"All {every}" if n == len(rows) > 1 else f"{n:,} of {every}"

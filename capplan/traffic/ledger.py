@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from capplan.wording import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -80,7 +82,7 @@ class Ledger:
         '3 rows read: 2 kept, 1 dropped (negative 1).'
         """
         lost = self.read - self.kept
-        parts = f"{self.read:,} rows read: {self.kept:,} kept, {lost:,} dropped"
+        parts = f"{counted(self.read, 'row')} read: {self.kept:,} kept, {lost:,} dropped"
         why = ", ".join(f"{reason} {n:,}" for reason, n in self.dropped.items())
         how = ", ".join(f"{reason} {n:,}" for reason, n in self.changed.items())
         return f"{parts}{f' ({why})' if why else ''}{f'; {how}' if how else ''}."

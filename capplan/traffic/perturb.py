@@ -11,6 +11,7 @@ from capplan.traffic.copies import occurrence, taken
 from capplan.traffic.curve import levels
 from capplan.traffic.shapes import burst_windows, outside
 from capplan.traffic.streams import Stream, stream
+from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,11 +62,15 @@ def with_extra_requests(
         extra = taken(base, rows, occurrence(rows) + copies).assign(arrival_s=times)
         copies += int(occurrence(rows).max(initial=-1)) + 1
         notes.append(
-            f"{len(times):,} requests were added in bursts to {burst.peak_fraction:g} times the "
+            f"{counted(len(times), 'request')} {does(len(times), 'was', 'were')} added in "
+            f"bursts to {burst.peak_fraction:g} times the "
             f"peak of {peak:.3g} requests/s over 60 s."
         )
         if busier:
-            notes.append(f"{busier} bursts were busier than that without any addition.")
+            notes.append(
+                f"{counted(busier, 'burst')} {does(busier, 'was', 'were')} busier than that "
+                "without any addition."
+            )
         frame = pd.concat([frame, extra], ignore_index=True)
     return frame.sort_values("arrival_s", kind="stable", ignore_index=True), notes
 
@@ -89,7 +94,7 @@ def with_long_outputs(
         drawn = rng.integers(rule.above_tokens + 1, rule.max_tokens + 1, size=len(frame))
         output = np.where(long, drawn, output)
         notes.append(
-            f"{int(long.sum()):,} of {len(frame):,} requests were given an output above "
+            f"{int(long.sum()):,} of {counted(len(frame), 'request')} got an output above "
             f"{rule.above_tokens:,} tokens."
         )
     return frame.assign(output_tokens=output), notes

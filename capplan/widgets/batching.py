@@ -8,6 +8,7 @@ from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
 from capplan.widgets.explorer import Control, Explorer, Values, View
 from capplan.widgets.judging import broken, judged_as_shown
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -83,7 +84,7 @@ def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
     figures = headline(result)
     ends = charts.outcomes_over_time(requests, window_s=_window(result))
     sentence = (
-        f"{figures['offered']:,} requests at {told(load_rps, '_rps')}: throughput "
+        f"{counted(figures['offered'], 'request')} at {told(load_rps, '_rps')}: throughput "
         f"{told(figures['throughput_rps'], '_rps')}, goodput "
         f"{told(figures['goodput_rps'], '_rps')}, "
         f"{told(figures['timeout_fraction'], '_fraction')} timed out, "

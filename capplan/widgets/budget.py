@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capplan.widgets.explorer import Control, Explorer, Values, View
 from capplan.widgets.judging import broken, judged_as_shown
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +108,8 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     ]
     figures = headline(result)
     sentence = (
-        f"Of {figures['offered']:,} requests of the busiest stretch, simulated with the limits "
+        f"Of {counted(figures['offered'], 'request')} of the busiest stretch, simulated with "
+        "the limits "
         f"that follow, {told(figures['error_rate_fraction'], '_fraction')} are refused or fail, "
         f"{told(figures['timeout_fraction'], '_fraction')} time out, and "
         f"{told(figures['goodput_fraction'], '_fraction')} keep every promise."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.widgets.explorer import Control, Explorer, Values, View
 from capplan.widgets.judging import broken, judged_as_shown
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -81,7 +82,7 @@ def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
     waiting = charts.waiting_over_time(result.timeline)
     lost = "" if at_s is None else f" Replicas are lost after {told(at_s, '_s')}."
     sentence = (
-        f"{figures['offered']:,} requests at {told(load_rps, '_rps')}: "
+        f"{counted(figures['offered'], 'request')} at {told(load_rps, '_rps')}: "
         f"{told(figures['goodput_fraction'], '_fraction')} keep every promise, "
         f"{told(figures['timeout_fraction'], '_fraction')} time out, "
         f"{told(figures['error_rate_fraction'], '_fraction')} are refused or fail.{lost}"

@@ -79,7 +79,7 @@ def test_a_failed_request_without_tokens_gets_the_median_and_no_latency(folder, 
     lost = found.requests[found.requests["outcome"] == "timed_out"].iloc[0]
     assert (lost["prompt_tokens"], lost["output_tokens"]) == (200, 11)
     assert np.isnan(lost["e2e_s"])
-    assert any("1 requests without tokens" in note for note in found.notes)
+    assert any("1 request without tokens" in note for note in found.notes)
 
 
 def test_keys_that_nothing_is_made_of_are_told(folder):

@@ -20,6 +20,7 @@ from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.raw import RawBatch
 from capplan.traffic.readers.spread import spread_times
 from capplan.traffic.trace import Trace, from_frame
+from capplan.wording import counted
 
 LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")
@@ -169,7 +170,7 @@ class Cleaner:
         if kept:
             return
         why = ", ".join(f"{reason} {n}" for reason, n in self.dropped.items() if n)
-        value = f"{self.read} rows, dropped: {why}" if self.read else "0 rows"
+        value = f"{counted(self.read, 'row')}, dropped: {why}" if self.read else "0 rows"
         raise DataError("at least one usable request", where=self.path, value=value)
 
     def _arrivals(self) -> t.Arrivals:
