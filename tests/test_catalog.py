@@ -133,8 +133,9 @@ def test_prices_are_positive_lists_and_unknown_ones_are_nan():
         assert 0.1 < float(row["usd_per_accelerator_hour"]) < 20
         assert row["kind"] == "list"
     assert price("H100") == prices("H100")[0].usd_per_hour
-    assert math.isnan(price("MI300X"))
-    assert prices("MI300X") == ()
+    assert math.isnan(price("L4"))
+    assert prices("L4") == ()
+    assert [one.usd_per_hour for one in prices("MI300X")] == [1.85, 6.0]
 
 
 OWN = {"name": "lab", "memory_bytes": 48e9, "memory_bandwidth_bytes_per_s": 9e11,

@@ -63,8 +63,9 @@ class ScaledStepTime:
 def calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
     """Return the step time of a base with its terms scaled.
 
-    A roofline stays one: weights and element-wise kernels take ``dense_scale``, KV
-    ``context_scale``, products and attention of prefilled tokens ``prefill_scale``.
+    A roofline stays one: weights, products of decoded tokens and element-wise kernels take
+    ``dense_scale``, KV ``context_scale``, products and attention of prefilled tokens
+    ``prefill_scale``.
     """
     if isinstance(base, RooflineStepTime):
         return _scaled_roofline(base, law)
@@ -86,8 +87,9 @@ def _scaled_roofline(base: RooflineStepTime, law: CalibratedStep) -> RooflineSte
         experts_s=base.experts_s * dense,
         head_weights_s=base.head_weights_s * dense,
         moved_per_token_s=base.moved_per_token_s * dense,
-        per_token_s=base.per_token_s * prefill,
-        head_per_token_s=base.head_per_token_s * prefill,
+        per_token_s=base.per_token_s * dense,
+        head_per_token_s=base.head_per_token_s * dense,
+        per_prompt_token_s=base.per_prompt_token_s * prefill,
         per_prefill_token_s=base.per_prefill_token_s * prefill,
         per_pair_s=base.per_pair_s * prefill,
         per_sequence_s=base.per_sequence_s * context,

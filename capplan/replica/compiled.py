@@ -35,6 +35,8 @@ PLAN_STEPS = 128
 LINEAR, ROOFLINE = 0.0, 1.0
 """Kinds of step laws, the first number of a law."""
 
+THIRD = 1.0 / 3.0
+
 STATE = np.dtype(
     [
         (name, np.int64)
@@ -125,29 +127,29 @@ def _roofline_seconds(
 ) -> float:
     """Return the sum of ``RooflineStepTime.seconds``, in its order."""
     sequences = decoding
-    if law[18] > 1.0:
+    if law[19] > 1.0:
         prompts = prompt * prompt / (2.0 * pairs) if pairs > 0.0 else 1.0
-        prompts = min(max(prompts, 1.0), law[18])
+        prompts = min(max(prompts, 1.0), law[19])
         prompt, pairs = prompt / prompts, pairs / prompts
-        sequences, context = sequences / law[18], context / law[18]
+        sequences, context = sequences / law[19], context / law[19]
     tokens = prompt + sequences
     moved = law[5]
-    if law[16] != 0.0:
-        moved += law[16] * (1.0 - law[17] ** tokens)
-    computed = law[6] * tokens
-    head = law[8] * sequences
+    if law[17] != 0.0:
+        moved += law[17] * (1.0 - law[18] ** tokens)
+    computed = law[6] * sequences + law[7] * prompt
+    head, read = law[9] * sequences, law[8]
     busy = (
         law[4]
-        + math.sqrt(moved * moved + computed * computed)
-        + math.sqrt(law[7] * law[7] + head * head)
-        + law[9] * tokens
-        + law[10] * prompt
-        + law[11] * pairs
-        + law[12] * sequences
-        + law[13] * context
+        + (moved * moved * moved + computed * computed * computed) ** THIRD
+        + (read * read * read + head * head * head) ** THIRD
+        + law[10] * tokens
+        + law[11] * prompt
+        + law[12] * pairs
+        + law[13] * sequences
+        + law[14] * context
     )
-    if law[15] != 0.0:
-        busy += law[15] * min(context, law[14] * sequences)
+    if law[16] != 0.0:
+        busy += law[16] * min(context, law[15] * sequences)
     host = law[1] + law[2] * decoding
     if law[3] != 0.0:
         return max(host, busy)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from capplan.catalog import Accelerator, Model
     from capplan.scenario import RooflineStep
 
-COMPUTE_EFFICIENCY = 0.75
-"""Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: between
-A100, H100 and B200 (0.73 to 0.77); see the catalogue."""
+COMPUTE_EFFICIENCY = 0.74
+"""Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: among
+those of A100, H100 and B200 (0.71 to 0.75); see the catalogue."""
 
 MEMORY_EFFICIENCY = 0.8
 """Share of the peak bandwidth in reading weights, likewise. Source: aiconfigurator-core 0.12,

@@ -3,9 +3,9 @@
 A step runs kernel after kernel, so its time is a sum over kinds of kernels:
 
 - matrix products: ``2 · parameters touched · tokens`` FLOP and the bytes of the weights, as the
-  root of the sum of their squares (near the ridge neither hides the other). The output head runs
-  for decoded tokens only. In a model of experts a token computes with its experts, and the step
-  reads every expert that any of its tokens chose;
+  cube root of the sum of their cubes (near the ridge neither hides the other entirely). The output
+  head runs for decoded tokens only. In a model of experts a token computes with its experts, and
+  the step reads every expert that any of its tokens chose;
 - attention of the prefill: FLOP per pair of a token and a token before it;
 - attention of the decode: KV bytes, or FLOP, per token of context;
 - element-wise kernels (norms, rotation, activation, writing KV): bytes per token;
@@ -21,8 +21,9 @@ Unveiled: Survey and Roofline Model Insights", 2024.
 
 The shares of the peaks are the accelerator's own, from tables of measured kernels (catalogue:
 aiconfigurator-core 0.12, Vidur, LLMServingSim), never from measured servers. Products fitted to
-16,000 measured ones on each of H100, H200 and B200 and 4,100 on A100, as the root of the sum of
-squares plus a latency: half are within 5 to 7 %, nine of ten within 14 to 18 %.
+16,000 measured ones on each of H100, H200, B200 and L40S and 4,100 on A100, as that cube root plus
+a latency (squares and fourth powers are no better over all five): half are within 6 to 8 %, nine of
+ten within 13 to 20 %.
 
 Pipeline parallelism: a step's decoding sequences are dealt to as many micro-batches as stages,
 which follow each other through them; a round takes as many times as there are stages what the
@@ -39,7 +40,6 @@ backends, skewed experts). It is the engine alone: HTTP and tokenizer come befor
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from capplan.catalog import (
@@ -64,6 +64,8 @@ from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
 from capplan.scenario import ContinuousBatching, Pool, RooflineStep
 from capplan.schema import DataError
 
+THIRD = 1.0 / 3.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineStepTime:
@@ -79,7 +81,9 @@ class RooflineStepTime:
     weights_s: float
     """Reading the weights that every step reads."""
     per_token_s: float
-    """Matrix products of one token, without the output head."""
+    """Matrix products of one decoded token, without the output head."""
+    per_prompt_token_s: float
+    """Those of a prefilled one: the same, unless calibrated."""
     head_weights_s: float
     head_per_token_s: float
     moved_per_token_s: float
@@ -120,12 +124,12 @@ class RooflineStepTime:
         moved = self.weights_s
         if self.experts_s:
             moved += self.experts_s * (1.0 - self.untouched_fraction**tokens)
-        computed = self.per_token_s * tokens
-        head = self.head_per_token_s * sequences
-        busy = (
+        computed = self.per_token_s * sequences + self.per_prompt_token_s * prompt
+        head, read = self.head_per_token_s * sequences, self.head_weights_s
+        busy: float = (
             self.kernels_s
-            + math.sqrt(moved * moved + computed * computed)
-            + math.sqrt(self.head_weights_s * self.head_weights_s + head * head)
+            + (moved * moved * moved + computed * computed * computed) ** THIRD
+            + (read * read * read + head * head * head) ** THIRD
             + self.moved_per_token_s * tokens
             + self.per_prefill_token_s * prompt
             + self.per_pair_s * pairs
@@ -191,6 +195,7 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
         kernels_s=law.kernel_s * kernels(found, dtype) + links.latency_s,
         weights_s=(active_parameters(found) - _chosen_experts(found)) * size / bandwidth,
         per_token_s=2 * active_parameters(found) / flop,
+        per_prompt_token_s=2 * active_parameters(found) / flop,
         head_weights_s=head * max(size, ACTIVATION_BYTES) / bandwidth,
         head_per_token_s=2 * head / (sixteen * known.compute),
         moved_per_token_s=_moved_bytes(found) / bandwidth + links.per_token_s,

@@ -47,6 +47,7 @@ def _roofline(law: RooflineStepTime) -> tuple[float, ...]:
         law.kernels_s,
         law.weights_s,
         law.per_token_s,
+        law.per_prompt_token_s,
         law.head_weights_s,
         law.head_per_token_s,
         law.moved_per_token_s,

@@ -73,9 +73,9 @@ MEASURED = [
 
 
 @pytest.mark.parametrize(("name", "accelerator", "tp", "step", "measured_ms"), MEASURED)
-def test_roofline_is_within_an_eighth_of_measured_kernels(name, accelerator, tp, step, measured_ms):
+def test_roofline_is_within_a_seventh_of_measured_kernels(name, accelerator, tp, step, measured_ms):
     seconds = step_time(pool(name, accelerator, tp, async_scheduling=True)).seconds(*step)
-    assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.125)
+    assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.14)
 
 
 def test_time_per_token_is_within_a_tenth_of_a_measured_server(shared_data):
