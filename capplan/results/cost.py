@@ -23,13 +23,16 @@ def price_usd_per_accelerator_hour(pool: Pool) -> float:
 
 
 def pool_cost_usd_per_hour(pool: Pool) -> float:
-    """Return what a pool costs per hour; NaN where no price is known.
+    """Return what a pool costs per hour, standby included; NaN where no price is known.
 
     >>> from capplan.scenario.files import load_scenario
     >>> pool_cost_usd_per_hour(load_scenario("chat-service").pool("labelling"))
     1.0
     """
-    return price_usd_per_accelerator_hour(pool) * pool.accelerators
+    standby = pool.standby
+    warm = 0.0 if standby is None else standby.replicas * standby.price_fraction
+    accelerators = pool.accelerators + warm * pool.accelerators_per_replica
+    return price_usd_per_accelerator_hour(pool) * accelerators
 
 
 def accelerator_hours(result: RunResult, pool: Pool) -> float:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from capplan.results.run import RunResult
 from capplan.schema import PHASES
 
-Floats = npt.NDArray[np.float64]
-
+ALIVE = ("asked", "provisioning", "pulling", "loading", "up")
+"""Phases of the replicas that count towards the number wanted."""
 TIMES = ("asked", "provisioning", "ready", "draining", "gone")
 COLUMNS = [
     "pool",
@@ -35,13 +34,8 @@ def lives(result: RunResult) -> pd.DataFrame:
     (end of the first answer made there) and ``refused`` (no accelerator was left when it was
     asked for).
     """
-    rows = result.timeline
-    rows = rows[rows["metric"] == "phase"]
     first = _first_answers(result)
-    told = [
-        _life(str(name), own["time_s"].to_numpy(np.float64), own["value"].to_numpy(np.float64))
-        for name, own in rows.groupby("replica", sort=False, observed=True)
-    ]
+    told = [_life(*one) for one in _phases(result)]
     table = pd.DataFrame(told, columns=[c for c in COLUMNS if c != "first_answer_s"])
     table["first_answer_s"] = [first.get(str(name), math.nan) for name in table["replica"]]
     return table[COLUMNS]
@@ -66,14 +60,25 @@ def lead_times(result: RunResult, *, pool: str | None = None) -> pd.DataFrame:
 def wanted_changes(result: RunResult, pool: str) -> list[tuple[float, int]]:
     """Return when the number of replicas wanted of a pool changed, and by how much, in order."""
     changes: dict[float, int] = {}
-    own = lives(result)
-    own = own[own["pool"] == pool]
-    for asked, draining, gone in own[["asked_s", "draining_s", "gone_s"]].to_numpy(np.float64):
-        left = gone if math.isnan(draining) else draining
-        for time_s, change in ((asked, 1), (left, -1)):
-            if not math.isnan(time_s):
-                changes[time_s] = changes.get(time_s, 0) + change
+    for name, times, phases in _phases(result):
+        if name.rpartition("-")[0] != pool:
+            continue
+        counted = phases[0] == "up"  # there from the beginning
+        for time_s, phase in zip(times, phases, strict=True):
+            counts = phase in ALIVE
+            if counts != counted:
+                changes[time_s] = changes.get(time_s, 0) + (1 if counts else -1)
+            counted = counts
     return [(time_s, change) for time_s, change in sorted(changes.items()) if change]
+
+
+def _phases(result: RunResult) -> Iterator[tuple[str, list[float], list[str]]]:
+    """Yield each replica that comes or goes: its name, and when it entered which phase."""
+    rows = result.timeline
+    rows = rows[rows["metric"] == "phase"]
+    for name, own in rows.groupby("replica", sort=False, observed=True):
+        phases = [PHASES[int(value)] for value in own["value"]]
+        yield str(name), own["time_s"].to_list(), phases
 
 
 def _first_answers(result: RunResult) -> Mapping[str, float]:
@@ -83,25 +88,27 @@ def _first_answers(result: RunResult) -> Mapping[str, float]:
     return {str(name): float(value) for name, value in first.items()}
 
 
-def _life(name: str, times: Floats, values: Floats) -> dict[str, Any]:
+def _life(name: str, times: Sequence[float], phases: Sequence[str]) -> dict[str, Any]:
     """Return one replica's row from its phases."""
-    phases = [PHASES[int(value)] for value in values]
+    at = list(zip(times, phases, strict=True))
 
-    def when(phase: str, *, after: int = 0) -> float:
-        found = [i for i, one in enumerate(phases) if one == phase and i >= after]
-        return float(times[found[0]]) if found else math.nan
+    def when(*wanted: str) -> float:
+        return next((time_s for time_s, phase in at if phase in wanted), math.nan)
 
+    ready = when("up")
     warm = phases[0] == "standby"
-    asked = when("loading") if warm else when("asked")
-    given = asked if warm else when("provisioning")
+    asked, given = when("asked"), when("provisioning")
+    if warm:  # asked for the last time before it was ready
+        started = [t for t, phase in at if phase == "loading" and not t > ready]
+        asked = given = started[-1] if started else math.nan
     return {
         "pool": name.rpartition("-")[0],
         "replica": name,
         "warm": warm,
         "asked_s": asked,
         "provisioning_s": given,
-        "ready_s": when("up"),
+        "ready_s": ready,
         "draining_s": when("draining"),
         "gone_s": when("gone"),
-        "refused": bool(not warm and not math.isnan(asked) and given != asked),
+        "refused": not warm and not math.isnan(asked) and given != asked,
     }

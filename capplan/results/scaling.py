@@ -217,6 +217,8 @@ def _saturated_s(result: RunResult, pool: Pool, *, most: int) -> float:
     rows = result.timeline
     own = rows[(rows["layer"] == "service_queue") & (rows["replica"] == pool.name)]
     wide = own.pivot_table(index="time_s", columns="metric", values="value")
+    if not {"length", "replicas", "replicas_desired"} <= set(wide.columns):
+        return 0.0
     names = rows["replica"].str.rpartition("-")[0]
     of_pool = rows[(names == pool.name) & (rows["metric"] != "phase")]
 

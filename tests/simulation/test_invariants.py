@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.fast import FastEngine
+from capplan.replica.prefix import PrefixCache
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate, simulate_many
@@ -277,6 +278,7 @@ def classes(name, pool):
             "retry": retry,
             "hedge": maybe() | hedge,
             "poisoned_fraction": st.sampled_from([0.0, 0.0, 0.1]),
+            "response_cached_fraction": st.just(0.3),
         }
     )
 
@@ -321,9 +323,11 @@ def guarded():
 
 
 def plain_gateways():
+    kept = st.sampled_from([{}, {"lookup_s": 0.03, "capacity": 3, "ttl_s": 0.5}])
     limit = st.fixed_dictionaries({"rate_rps": st.floats(2, 40), "burst": st.integers(1, 5)})
     return st.fixed_dictionaries(
         {
+            "response_cache": maybe() | kept,
             "rate_limit": maybe() | limit,
             "concurrency": maybe() | st.integers(1, 10),
             "queue": queues(),
@@ -427,7 +431,7 @@ def scenarios(draw):
         "classes": [draw(classes("chat", "a")), draw(classes("embed", "b"))],
         "tenants": [{"name": "x"}, {"name": "y"}],
         "pools": both,
-        "resource_pools": [{"name": "rack", "accelerators": begins + draw(st.integers(0, 4))}],
+        "resource_pools": [{"name": "rack", "accelerators": begins + draw(st.integers(0, 1))}],
         "network": {"one_way_s": draw(st.sampled_from([0.0, 0.015]))},
         "gateway": draw(gateways()),
         "faults": draw(st.lists(faults(), max_size=3)),
@@ -617,6 +621,8 @@ def check_pool(rules, pool):
             assert 0 <= engine.kv_usage_fraction <= 1
         if isinstance(engine, ContinuousEngine):
             assert 0 <= engine.kv.free <= engine.kv.total
+        if isinstance(engine, ContinuousEngine) and isinstance(engine.kv, PrefixCache):
+            assert engine.kv.cached == sum(b in engine.kv._key_of for b in engine.kv._free)
 
 
 def most_running(rules, engine):
