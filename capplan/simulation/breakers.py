@@ -67,7 +67,6 @@ class Rule:
         self._since_s = math.inf
         """Since when the metric has been where the state would change."""
         self._changed_s = -math.inf
-        self._changed_before: float = -math.inf
 
     def check(self) -> Transition | None:
         """Read the metric; open or close if it is time; return the change."""

@@ -40,6 +40,9 @@ mean over the interval; standby at its share of the price), and of an autoscaler
 ``phase``, whose rows stand at the moments of the changes: the position in ``schema.PHASES``. A
 replica that joins later has rows from then on, and when it has left a last one, NaN.
 
+Breakers have rows in a layer of their own, ``breakers``, with ``rule@pool`` as ``replica``:
+breaker_open (0 or 1) and breaker_value (what the rule had read), at the moments of the changes.
+
 ``kv_usage_fraction`` is absent where there are no KV blocks; a mean over an interval without
 a step is NaN.
 """

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from capplan.results.breakers import open_spans
 from capplan.slo import Outcome, Reason
 from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
@@ -148,6 +149,8 @@ def _mechanisms(stage: Stage, baseline: Stage | None, *, turns: int) -> Iterator
     yield _retries_go_on(stage, baseline)
     if "replicas_as_before" not in said_nothing:
         yield _replica_rules(stage, turns)
+    if stage.scenario.breakers:
+        yield _breakers_closed(stage)
     if "same_version" not in said_nothing:
         yield _same_version(stage, baseline)
 
@@ -237,6 +240,23 @@ def _replica_rules(stage: Stage, turns: int) -> Reason:
         f"{after:g} at the "
         f"end; {counted(turns, 'turn')} up and down{flaps}",
         action="lengthen the stabilisation window, release what was added",
+    )
+
+
+def _breakers_closed(stage: Stage) -> Reason:
+    """Fail where a breaker is still open when the fall-back ends: it serves as in the overload."""
+    at_s = min(stage.end_s, stage.run.duration_s)
+    still = [
+        f"{rule} in {pool}"
+        for (rule, pool), spans in open_spans(stage.run).items()
+        if any(start <= at_s <= end for start, end in spans)
+    ]
+    return _rule(
+        "breakers_closed",
+        not still,
+        value=len(still),
+        evidence=f"open at the end: {', '.join(still) or 'no breaker'}",
+        action="raise the limit at which it releases, or let it close after a time (after_s)",
     )
 
 

@@ -9,6 +9,7 @@ from capplan.simulation import simulate
 from capplan.stages.layers import Blame
 from capplan.stages.limits import limit_of
 from capplan.stages.protection import protections
+from capplan.stages.recovery import recovery_of
 from capplan.stages.stage import stage_of
 from capplan.traffic.trace import from_frame
 
@@ -110,3 +111,15 @@ def test_the_field_to_move_is_the_breakers_limit(stage):
     cause = Blame(layer="service_queue", share_fraction=1.0, reason="breaker:full")
     limit = limit_of(overloaded, "chat", cause)
     assert (limit.field, limit.value, limit.candidate) == ("breakers.full.when.above", 5.0, 6.0)
+
+
+def test_a_breaker_that_stays_open_is_no_recovery(stage):
+    full = FULL | {"release": {"below": 2}}
+    for rule, outcome in ((CUT | {"release": {"below": 0.01}}, "fail"), (full, "pass")):
+        held = stage([rule])
+        assert found(held)[f"breakers.{rule['name']}"].opened
+        late = stage_of("s", "fall back", 1.0, held.run, start_s=15.0, end_s=60.0)
+        rules = {r.rule: r for r in recovery_of(late, None).reasons}
+        assert rules["breakers_closed"].outcome == outcome
+    plain = stage([])
+    assert "breakers_closed" not in {r.rule for r in recovery_of(plain, None).reasons}
