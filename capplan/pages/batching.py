@@ -78,7 +78,6 @@ class Grid:
         """Return what the grid says in sentences."""
         states = self.points["state"].value_counts()
         counted = ", ".join(f"{states.get(s, 0)} {s}" for s in (*STATES.values(), "unknown"))
-        across, down = self.study.fields
         if self.study.equal_lengths:
             return (
                 f"All requests are equally long, so **nothing follows for other lengths: the "
@@ -87,10 +86,9 @@ class Grid:
         if self.chosen is None:
             return f"No point keeps every promise: {counted}."
         return (
-            f"**Chosen for `{self.study.pool.name}`: {across} {self.chosen[0]:g}, {down} "
-            f"{self.chosen[1]:g}** ({self.outcome}), the most goodput inside the budget, then the "
-            f"shortest tail ({counted}). The scenario has {self.study.point[0]:g} and "
-            f"{self.study.point[1]:g}."
+            f"**Chosen for `{self.study.pool.name}`: {self.study.told(self.chosen)}** "
+            f"({self.outcome}), the most goodput inside the budget, then the shortest tail "
+            f"({counted}). The scenario has {self.study.told()}."
         )
 
     def failures_said(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
+from capplan.pages.pools import BATCHED, NO_POOL, TITLES, PoolStudy
 from capplan.pages.telling import listed, told
 from capplan.wording import counted, does
 
@@ -183,7 +183,8 @@ def figure_parts(study: PoolStudy | None, values: Sequence[float]) -> list[Any]:
     unbounded = [str(name) for name in worst.index[np.isinf(worst)]]
     return [
         charts.figures_by_bucket(frame),
-        f"{frame['length_bucket'].nunique()} buckets at {listed(values)} ({study.fields[0]}). More "
+        f"{counted(frame['length_bucket'].nunique(), 'bucket')} at {listed(values)} "
+        f"{BATCHED[study.pool.batching.kind]}. More "
         "than one percent failed, so that no p99 exists, at some batch size in: "
         f"{listed(unbounded)}.",
     ]
@@ -210,9 +211,8 @@ def table_parts(study: PoolStudy | None, point: tuple[float, float] | None) -> l
     at = point or study.point
     frame = bucket_table(simulate(study.with_point(*at), trace=study.trace, seed=study.seed))
     good, offered = frame["goodput_rps"].sum(), frame["throughput_rps"].sum()
-    across, down = study.fields
     return [
         table(frame),
-        f"At {across} {at[0]:g} and {down} {at[1]:g}, {told(good, '_rps')} of "
+        f"With {study.told(at)}, {told(good, '_rps')} of "
         f"{told(offered, '_rps')} answered keep every promise.",
     ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capplan.pages.loads import at_load, busiest, rate_rps
+from capplan.pages.telling import told
 from capplan.wording import counted, does
 
 if TYPE_CHECKING:
@@ -23,9 +24,16 @@ NO_POOL = "No pool that batches in this way has requests here, so there is nothi
 TITLES = {
     "max_batch_size": "max batch size",
     "max_queue_delay_s": "max queue delay (s)",
-    "max_num_seqs": "max_num_seqs",
+    "max_num_seqs": "sequences at once",
     "max_num_batched_tokens": "token budget of a step",
 }
+
+BATCHED = {
+    "dynamic": "requests a batch",
+    "static": "requests a batch",
+    "continuous": "sequences at once",
+}
+"""What the first of them counts, by kind of batching."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +59,15 @@ class PoolStudy:
         """Return what the scenario has for them."""
         across, down = (float(getattr(self.pool.batching, name)) for name in self.fields)
         return across, down
+
+    def told(self, point: tuple[float, float] | None = None) -> str:
+        """Return a point of the batch window in words; None = the scenario's own."""
+        across, down = point or self.point
+        if self.pool.batching.kind == "continuous":
+            most = counted(across, "sequence")
+            return f"{most} at once and {counted(down, 'token')} a step"
+        window = told(down, "max_queue_delay_s")
+        return f"batches of up to {counted(across, 'request')} that wait for at most {window}"
 
     @property
     def equal_lengths(self) -> bool:
@@ -139,7 +156,7 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
     """Return what is studied, as a table of its classes and a sentence."""
     import pandas as pd
 
-    from capplan.pages.telling import table, told
+    from capplan.pages.telling import table
 
     if study is None:
         return [NO_POOL]
@@ -156,11 +173,9 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
             for c in study.scenario.classes
         ]
     )
-    across, down = study.fields
     return [
         table(classes),
-        f"Pool `{study.pool.name}`: {counted(study.pool.replicas, 'replica')}, "
-        f"{across} {study.point[0]:g}, {down} {study.point[1]:g}. "
+        f"Pool `{study.pool.name}`: {counted(study.pool.replicas, 'replica')}, {study.told()}. "
         f"Its busiest {counted(len(frame), 'request')} {does(len(frame), 'arrives', 'arrive')} at "
         f"{told(rate_rps(study.trace), '_rps')}.",
     ]
