@@ -1,0 +1,92 @@
+"""Lives of replicas and findings about scaling, on runs written down by hand."""
+
+import pytest
+
+from capplan.results import lead_times, lives, scaling_findings, scaling_summary
+from capplan.results.cost import cost_usd, pool_cost_usd_per_hour
+from capplan.results.lives import wanted_changes
+from capplan.scenario.files import with_values
+from capplan.schema import PHASES
+
+SCALER = {
+    "max_replicas": 4,
+    "metrics": [{"metric": "queue_length", "source": "external", "target": 5.0}],
+}
+
+
+def entered(replica, *told):
+    """Return a replica's rows: pairs of a time and the phase that begins."""
+    return [
+        {
+            "time_s": time_s,
+            "layer": "decode",
+            "replica": replica,
+            "metric": "phase",
+            "value": PHASES.index(phase),
+        }
+        for time_s, phase in told
+    ]
+
+
+@pytest.fixture(name="elastic")
+def _elastic(two_classes):
+    return with_values(
+        two_classes,
+        {
+            "pools.llm.replicas": 1,
+            "pools.llm.cold_start_s": 20.0,
+            "pools.llm.autoscaler": SCALER,
+            "pools.llm.standby": {"replicas": 1, "ready": {"kind": "fixed", "seconds": 2.0}},
+        },
+    )
+
+
+COLD = entered("llm-2", (10, "asked"), (15, "provisioning"), (30, "loading"), (40, "up"))
+WARM = entered(
+    "llm-1",
+    (0, "standby"),
+    (10, "loading"),
+    (11, "standby"),
+    (50, "loading"),
+    (52, "up"),
+    (60, "draining"),
+    (64, "gone"),
+)
+FIRST = entered("llm-0", (0, "up"))
+
+
+def test_a_life_is_told_from_its_phases(make_run, served, elastic):
+    rows = [served("r0", 41.0, replica="llm-2"), served("r1", 45.0, replica="llm-2")]
+    run = make_run(rows, scenario=elastic, timeline=[*FIRST, *COLD, *WARM])
+    told = lives(run).set_index("replica")
+    cold = told.loc["llm-2"]
+    assert (cold["asked_s"], cold["provisioning_s"], cold["ready_s"]) == (10, 15, 40)
+    assert cold["refused"]
+    assert not cold["warm"]
+    assert cold["first_answer_s"] == rows[0]["finish_s"]
+    assert told.loc["llm-0", ["asked_s", "gone_s"]].isna().all()
+    leads = lead_times(run, pool="llm").set_index("replica")
+    assert leads["ready_s"].to_dict() == {"llm-2": 30.0, "llm-1": 2.0}
+    assert leads["first_answer_s"]["llm-2"] == pytest.approx(rows[0]["finish_s"] - 10)
+
+
+def test_the_wanted_number_changes_when_replicas_are_asked_for_and_dismissed(make_run, elastic):
+    run = make_run([], scenario=elastic, timeline=[*FIRST, *COLD, *WARM])
+    assert wanted_changes(run, "llm") == [(10, 2), (11, -1), (50, 1), (60, -1)]
+    assert wanted_changes(run, "other") == []
+    assert scaling_summary(run)["llm"]["turns"] == 3
+    assert {f.rule for f in scaling_findings(run)} == {"flapping", "resource_pool_empty"}
+
+
+def test_a_run_that_tells_no_phases_has_no_lives_and_an_unknown_cost(make_run, served, elastic):
+    run = make_run([served("r0", 0.0)], scenario=elastic)
+    assert lives(run).empty
+    assert lead_times(run).empty
+    assert scaling_findings(run) == []
+    assert cost_usd(run) != cost_usd(run)  # NaN
+
+
+def test_standby_is_in_the_price_of_a_pool_at_its_share(elastic):
+    half = with_values(elastic, {"pools.llm.standby.price_fraction": 0.5})
+    assert pool_cost_usd_per_hour(elastic.pool()) == pytest.approx(7.2)
+    assert pool_cost_usd_per_hour(half.pool()) == pytest.approx(5.4)
