@@ -38,9 +38,10 @@ def poisoned_rows(
 
 
 def poison_of(pool: Pool, scenario: Scenario, rows: frozenset[int]) -> Poison | None:
-    """Return what fails the steps of a pool; None where no class of the pool is poisoned."""
-    own = [c for c in scenario.classes if scenario.pool_of(c.name).name == pool.name]
-    if not any(c.poisoned_fraction for c in own):
+    """Return what fails the steps of a pool; None where no poisoned request can come to it."""
+    own = {c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool.name}
+    comes = [c for c in scenario.classes if c.name in own or scenario.breakers]
+    if not any(c.poisoned_fraction for c in comes):
         return None
     return Poison(rows, together=pool.batching.poison == "batch")
 

@@ -12,6 +12,9 @@ from capplan.stages.breakers import protecting
 if TYPE_CHECKING:
     from capplan.scenario import Accept, Gateway, Queue, RequestLimit, Scenario
 
+BUDGET = "budget"
+"""Reason of the boundary that is a retry budget: it ends no attempt, but what would follow it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
@@ -80,6 +83,17 @@ def _caller(name: str, scenario: Scenario) -> Iterator[Boundary]:
             owner=c.owner,
             classes=(name,),
             is_set=value is not None,
+        )
+    if (budget := c.retry.budget) is not None:
+        yield Boundary(
+            field=f"classes.{name}.retry.{BUDGET}",
+            layer="caller",
+            reason=BUDGET,
+            action=f"drops retries beyond {budget.fraction:.0%} of first attempts plus "
+            f"{budget.min_per_s:g}/s",
+            owner=c.owner,
+            classes=(name,),
+            is_set=True,
         )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capplan.stages.boundaries import Boundary, boundaries
+from capplan.stages.boundaries import BUDGET, Boundary, boundaries
 from capplan.stages.breakers import open_spans, touched
 from capplan.stages.breaks import MOST_IDS
+from capplan.stages.dropped import dropped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +114,8 @@ def _tripped(boundary: Boundary, stages: Sequence[Stage]) -> Protection:
 
 
 def _ended(boundary: Boundary, stage: Stage) -> pd.DataFrame:
+    if boundary.reason == BUDGET:
+        return dropped(stage.run, boundary.classes[0])
     log = stage.run.requests
     here = (log["outcome_layer"] == boundary.layer) & (log["reason"] == boundary.reason)
     return log[here & log["request_class"].isin(boundary.classes)]
