@@ -32,8 +32,8 @@ Numbers = NDArray[np.float64]
 PLAN_STEPS = 128
 """Most steps of a plan."""
 
-LINEAR, ROOFLINE = 0.0, 1.0
-"""Kinds of step laws, the first number of a law."""
+LINEAR, ROOFLINE, KERNELS, MIX, SCALED = 0.0, 1.0, 2.0, 3.0, 4.0
+"""Kinds of step laws, the first number of a law (:mod:`capplan.replica.steplaw`)."""
 
 THIRD = 1.0 / 3.0
 
@@ -116,9 +116,144 @@ def step_seconds(
     law: Numbers, tokens: float, pairs: float, sequences: float, context: float
 ) -> float:
     """Return the duration of a step, s; the arguments are those of ``StepTime.seconds``."""
+    if law[0] != SCALED:
+        return _seconds(law, tokens, pairs, sequences, context)
+    base, seconds, decode = law[5:], law[1], 0.0
+    if sequences != 0.0:
+        decode = _seconds(base, 0.0, 0.0, sequences, context)
+        bare = _seconds(base, 0.0, 0.0, sequences, 0.0)
+        seconds += law[2] * bare + law[3] * (decode - bare)
+    if tokens != 0.0:
+        whole = _seconds(base, tokens, pairs, sequences, context)
+        scale = law[4] if sequences != 0.0 else law[2]
+        seconds += scale * (whole - decode)
+    return seconds
+
+
+@compiled
+def _seconds(law: Numbers, tokens: float, pairs: float, sequences: float, context: float) -> float:
     if law[0] == LINEAR:
         return float(law[1] + law[2] * tokens + law[3] * sequences + law[4] * context)
-    return _roofline_seconds(law, tokens, pairs, sequences, context)
+    if law[0] == ROOFLINE:
+        return _roofline_seconds(law, tokens, pairs, sequences, context)
+    busy = (
+        _kernel_seconds(law, tokens, pairs, sequences, context)
+        if law[0] == KERNELS
+        else _mixed_seconds(law, tokens, pairs, sequences, context)
+    )
+    host = law[1] + law[2] * sequences
+    if law[3] != 0.0:
+        return max(busy, host)
+    return busy + host
+
+
+@compiled
+def _mixed_seconds(
+    law: Numbers, tokens: float, pairs: float, sequences: float, context: float
+) -> float:
+    """Return the sum of ``SiliconStepTime.seconds`` without the host's work."""
+    before = mean = 0.0
+    if tokens != 0.0:
+        before = max(pairs / tokens - tokens / 2, 0.0)
+    if sequences != 0.0:
+        mean = context / sequences
+    return _of_mix(law[4:], tokens, before, sequences, mean)
+
+
+@compiled
+def _kernel_seconds(
+    law: Numbers, tokens: float, pairs: float, sequences: float, context: float
+) -> float:
+    """Return the sum of ``KernelStepTime.seconds`` without the host's work."""
+    dense, head = int(law[5]), int(law[6])
+    curves = law[7:]
+    done = sequences + (1.0 if tokens != 0.0 else 0.0)
+    seconds = _of_curve(curves, dense, tokens + sequences)
+    seconds += _of_curve(curves[2 * dense :], head, done)
+    rest = curves[2 * (dense + head) :]
+    if law[4] == 0.0:
+        return seconds + (
+            rest[0] * tokens + rest[1] * pairs + rest[2] * sequences + rest[3] * context
+        )
+    before = pairs / tokens - tokens / 2 if tokens != 0.0 else 0.0
+    mean = context / sequences if sequences != 0.0 else 0.0
+    return seconds + _of_mix(rest, tokens, before, sequences, mean)
+
+
+@compiled
+def _place(axis: Numbers, value: float) -> tuple[int, float]:
+    """Do what ``capplan.replica.grid.place`` does."""
+    low, high = 0, len(axis)
+    while low < high:
+        middle = (low + high) // 2
+        if value < axis[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    low -= 1
+    if low < 0:
+        return 0, 0.0
+    low = min(low, len(axis) - 2)
+    return low, (value - axis[low]) / (axis[low + 1] - axis[low])
+
+
+@compiled
+def _of_curve(points: Numbers, size: int, x: float) -> float:
+    """Return the value of a ``Curve``: its axis, then its levels."""
+    low, part = _place(points[:size], x)
+    left = points[size + low]
+    return left + part * (points[size + low + 1] - left)
+
+
+@compiled
+def _between(rows: Numbers, width: int, i: int, along: float, j: int, across: float) -> float:
+    """Do what ``Plane.between`` does; rows follow each other."""
+    here = i * width + j
+    there = here + width
+    left = rows[here] + across * (rows[here + 1] - rows[here])
+    right = rows[there] + across * (rows[there + 1] - rows[there])
+    return left + along * (right - left)
+
+
+@compiled
+def _of_mix(mix: Numbers, chunk: float, before: float, sequences: float, context: float) -> float:
+    """Return what ``MixTable.seconds`` does; ``capplan.replica.steplaw`` says what is where."""
+    chunks, befores, batches, contexts = int(mix[1]), int(mix[2]), int(mix[3]), int(mix[4])
+    at = 5
+    sizes, at = mix[at : at + chunks], at + chunks
+    levels, at = mix[at : at + befores], at + befores
+    numbers, at = mix[at : at + batches], at + batches
+    lengths, at = mix[at : at + contexts], at + contexts
+    decode, at = mix[at : at + batches * contexts], at + batches * contexts
+    alone, at = mix[at : at + chunks * befores], at + chunks * befores
+    beside = mix[at:]
+    if chunk <= 0.0:
+        if sequences == 0.0:
+            return 0.0
+        n, up = _place(numbers, sequences)
+        k, on = _place(lengths, context)
+        return _between(decode, contexts, n, up, k, on)
+    prompts = 1.0
+    if before < 0.0:
+        if mix[0] != 0.0:
+            prompts = chunk / (chunk + 2 * before)
+        chunk, before = chunk / prompts, 0.0
+    i, along = _place(sizes, chunk)
+    j, across = _place(levels, before)
+    total = prompts * _between(alone, befores, i, along, j, across)
+    if sequences == 0.0:
+        return total
+    n, up = _place(numbers, sequences)
+    k, on = _place(lengths, context)
+    along, across = min(along, 1.0), min(across, 1.0)
+    size = batches * contexts
+    here = beside[(i * befores + j) * size :]
+    there = beside[((i + 1) * befores + j) * size :]
+    left = _between(here, contexts, n, up, k, on)
+    left += across * (_between(here[size:], contexts, n, up, k, on) - left)
+    right = _between(there, contexts, n, up, k, on)
+    right += across * (_between(there[size:], contexts, n, up, k, on) - right)
+    return total + left + along * (right - left)
 
 
 @compiled

@@ -6,13 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.replica import compiled
+from capplan.replica.calibrated import ScaledStepTime
 from capplan.replica.fast import unsupported
+from capplan.replica.grid import Curve
+from capplan.replica.kernel_tables import KernelStepTime
 from capplan.replica.latency import LinearStepTime, step_time
+from capplan.replica.mix_table import mix_table
+from capplan.replica.silicon import SiliconStepTime
 from capplan.replica.steplaw import step_law
 from capplan.scenario import ContinuousBatching, Pool
 
@@ -32,16 +38,54 @@ LAWS = {
 }
 
 
+def curve(rng, size):
+    return Curve(tuple(np.cumsum(rng.random(size))), tuple(rng.random(size)))
+
+
+def mix(rng, *, per_prompt, empty):
+    """Return a table of random numbers that was not measured beside the longest chunk."""
+    chunks, befores = (16.0, 256.0, 2048.0), (0.0, 512.0, 4096.0)
+    return mix_table(
+        lambda chunk, before, n, k: None if chunk == chunks[2] and n else rng.random(),
+        chunks=chunks, befores=befores, sequences=(1.0, 8.0, 64.0, 300.0),
+        contexts=(64.0, 1024.0, 9000.0), per_prompt=per_prompt, empty=empty,
+    )  # fmt: skip
+
+
+def table_laws():
+    rng = np.random.default_rng(1)
+    scales = {"dense_scale": 1.1, "context_scale": 0.9, "prefill_scale": 1.3, "fixed_s": 2e-3}
+    for hidden in (False, True):
+        host = {"overhead_s": 0.4, "per_sequence_s": 1e-3, "host_hidden": hidden}
+        for attention in (mix(rng, per_prompt=True, empty=True), LAWS["Llama-3.1-8B"]):
+            curves = {"dense": curve(rng, 5), "head": curve(rng, 3)}
+            yield KernelStepTime(**curves, attention=attention, **host)
+        yield SiliconStepTime(steps=mix(rng, per_prompt=False, empty=False), **host)
+    for base in (*table_laws_of_one_host(rng), LINEAR):
+        yield ScaledStepTime(base=base, **scales)
+
+
+def table_laws_of_one_host(rng):
+    host = {"overhead_s": 0.4, "per_sequence_s": 1e-3}
+    attention = mix(rng, per_prompt=True, empty=True)
+    yield KernelStepTime(dense=curve(rng, 5), head=curve(rng, 3), attention=attention, **host)
+    yield SiliconStepTime(steps=mix(rng, per_prompt=False, empty=True), **host)
+
+
+LAWS |= {f"{type(law).__name__} {i}": law for i, law in enumerate(table_laws())}
+
+
 @pytest.mark.parametrize("name", LAWS)
 @given(
     tokens=st.integers(0, 8192),
-    before=st.integers(0, 100_000),
+    before=st.integers(0, 100_000) | st.just(0),
+    prompts=st.integers(1, 5),
     sequences=st.integers(0, 512),
     mean=st.integers(1, 20_000),
 )
-def test_a_compiled_step_takes_exactly_as_long(name, tokens, before, sequences, mean):
+def test_a_compiled_step_takes_exactly_as_long(name, tokens, before, prompts, sequences, mean):
     law = LAWS[name]
-    pairs, context = tokens * (before + tokens / 2), sequences * mean
+    pairs, context = tokens * (before + tokens / 2 / prompts), sequences * mean
     found = compiled.step_seconds(
         step_law(law), float(tokens), pairs, float(sequences), float(context)
     )
