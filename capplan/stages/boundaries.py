@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.scenario import Allowance, TokenLimit
+from capplan.scenario.breakers import PerRequest
 from capplan.stages.breakers import protecting
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Boundary:
     owner: str
     classes: tuple[str, ...]
     is_set: bool
+    changes_pool: bool = False
+    """Whether it acts without any request that would prove it."""
 
 
 def boundaries(scenario: Scenario) -> Iterator[Boundary]:
@@ -63,6 +66,7 @@ def boundaries(scenario: Scenario) -> Iterator[Boundary]:
             owner=rule.owner,
             classes=every,
             is_set=action is not None,
+            changes_pool=any(not isinstance(one, PerRequest) for one in rule.then),
         )
 
 

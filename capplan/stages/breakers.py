@@ -10,6 +10,7 @@ from capplan.results.breakers import open_spans as spans_of
 from capplan.scenario import origin
 from capplan.scenario.breakers import Action, Breaker, Refuse, ShrinkBatch, Watch, placements
 from capplan.scenario.readings import LATENCIES
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ def _told(action: Action) -> str:
     limits: dict[str, float] = action.stated if isinstance(action, ShrinkBatch) else {}
     texts = {
         "greedy": "beams become greedy",
-        "max_tokens": f"answers are cut after {getattr(action, 'tokens', 0)} tokens",
+        "max_tokens": f"answers are cut after {counted(getattr(action, 'tokens', 0), 'token')}",
         "route": f"requests go to {getattr(action, 'to', '')}",
         "pause_and_compact": "admission pauses and KV is compacted",
         "start_standby": "the standby comes into service",
@@ -94,6 +95,8 @@ def _acted_on(breaker: Breaker, pool: str, run: RunResult) -> np.ndarray:
         if action.kind not in ("greedy", "max_tokens", "route"):
             continue
         classes = action.classes or [c.name for c in scenario.classes]
+        if action.kind == "greedy" and getattr(scenario.pool(pool).batching, "beam_width", 1) == 1:
+            continue
         where = home if action.kind == "route" else served.fillna(home)
         found |= (log["request_class"].isin(classes) & (where == pool)).to_numpy(np.bool_)
     return found

@@ -39,8 +39,8 @@ class Protection:
 
     @property
     def acted(self) -> bool:
-        """Return whether it ended or degraded a request, or opened, in any of the stages."""
-        return self.count > 0 or self.opened > 0
+        """Return whether it ended or degraded a request, or changed a pool, in any stage."""
+        return self.count > 0 or (self.opened > 0 and self.boundary.changes_pool)
 
     def to_json(self) -> dict[str, Any]:
         """Return the protective action as it stands in ``stages --json``."""

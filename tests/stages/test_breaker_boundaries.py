@@ -123,3 +123,11 @@ def test_a_breaker_that_stays_open_is_no_recovery(stage):
         assert rules["breakers_closed"].outcome == outcome
     plain = stage([])
     assert "breakers_closed" not in {r.rule for r in recovery_of(plain, None).reasons}
+
+
+def test_greedy_decoding_without_beams_opened_and_did_nothing(stage):
+    cheap = CUT | {"name": "cheap", "then": [{"kind": "greedy"}]}
+    acted = found(stage([CUT, cheap]))
+    assert acted["breakers.cheap"].opened
+    assert (acted["breakers.cheap"].acted, acted["breakers.cheap"].count) == (False, 0)
+    assert acted["breakers.cut"].count > 0
