@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from capplan.encoding import plain
+from capplan.results.cost import served_by
 from capplan.results.lives import lead_times, lives, wanted_changes
 from capplan.results.run import RunResult
 from capplan.scenario import ContinuousBatching, Pool, ScalingMetric, Scenario
@@ -18,7 +20,9 @@ from capplan.statistics import quantiles
 from capplan.wording import counted
 
 FLAP_S = 600.0
-"""Two turns of the wanted number closer than this are flapping; a default."""
+"""Two turns of the wanted number closer than this are flapping, at the same load; a default."""
+LOAD_S = 60.0
+"""Seconds before a turn whose load is compared, at most; a default."""
 FULL_FRACTION = 0.95
 """Busy share of the time from which on replicas count as saturated; a default."""
 OUTPUT_RATES = ("output_tokens_per_s", "prefill_tokens_per_s")
@@ -170,24 +174,48 @@ def _waiting(length: int | None, held: int | None, batch: int) -> float:
 
 
 def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
-    """Find the wanted number turning twice within :data:`FLAP_S`."""
+    """Find the wanted number turning twice within :data:`FLAP_S` though the load had not."""
     at = turns(wanted_changes(result, pool.name))
-    gaps = np.diff(at)
-    quick = int((gaps < FLAP_S).sum())
-    if not quick:
+    arrivals = _arrivals(result, pool)
+    flaps = [
+        (one, two)
+        for one, two in pairwise(at)
+        if two - one < FLAP_S and _same_load(arrivals, one, two)
+    ]
+    if not flaps:
         return
-    first = at[int(np.flatnonzero(gaps < FLAP_S)[0])]
     yield ScalingFinding(
         rule="flapping",
         pool=pool.name,
         field=f"pools.{pool.name}.autoscaler.behavior.scale_down.stabilization_window_s",
-        value=float(gaps.min()),
+        value=float(min(two - one for one, two in flaps)),
         limit=FLAP_S,
-        evidence=f"the wanted number turned {counted(len(at), 'time')}, {quick + 1} of them within "
-        f"{FLAP_S:g} s of each other, from {first:.6g} s on",
+        evidence=f"the wanted number turned {len(at)} times, {counted(len(flaps), 'time')} back "
+        f"within {FLAP_S:g} s though the load was the same, first at {flaps[0][1]:.6g} s",
         next_action="lengthen the stabilisation window beyond a start, or choose a metric that "
         "more replicas do not change",
     )
+
+
+def _arrivals(result: RunResult, pool: Pool) -> np.ndarray:
+    """Return when the requests of a pool's classes began, in order, s."""
+    log = result.requests
+    own = log["request_class"].isin(served_by(result.scenario, pool)) & (log["attempt"] == 1)
+    return np.sort(log.loc[own, "intended_start_s"].to_numpy(np.float64))
+
+
+def _same_load(arrivals: np.ndarray, one_s: float, two_s: float) -> bool:
+    """Return whether as many requests came before one moment as before the other.
+
+    Counted over up to :data:`LOAD_S`; they may differ by twice the standard deviation of the
+    difference of two Poisson counts, the root of their sum.
+    """
+    span_s = min(two_s - one_s, LOAD_S)
+    counts = [
+        int(np.diff(np.searchsorted(arrivals, (end_s - span_s, end_s)))[0])
+        for end_s in (one_s, two_s)
+    ]
+    return abs(counts[0] - counts[1]) <= 2 * math.sqrt(sum(counts))
 
 
 def _flat_rates(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:

@@ -78,6 +78,18 @@ def test_the_wanted_number_changes_when_replicas_are_asked_for_and_dismissed(mak
     assert {f.rule for f in scaling_findings(run)} == {"flapping", "resource_pool_empty"}
 
 
+@pytest.mark.parametrize(("late", "flaps"), [(10, True), (40, False)])
+def test_a_number_that_turns_with_the_load_does_not_flap(make_run, served, elastic, late, flaps):
+    """10 requests came in the 10 s before it turned, and then 10 or 40 in 10 s before the next."""
+    rows = [served(f"a{i}", 50.0 + i) for i in range(10)]
+    rows += [served(f"b{i}", 60.0 + 10 * i / late) for i in range(late)]
+    goes = entered("llm-1", (20, "asked"), (20, "provisioning"), (30, "up"), (60, "gone"))
+    comes = entered("llm-2", (70, "asked"), (70, "provisioning"), (80, "up"))
+    run = make_run(rows, scenario=elastic, timeline=[*FIRST, *goes, *comes])
+    assert scaling_summary(run)["llm"]["turns"] == 2
+    assert ("flapping" in {f.rule for f in scaling_findings(run)}) == flaps
+
+
 def test_a_run_that_tells_no_phases_has_no_lives_and_an_unknown_cost(make_run, served, elastic):
     run = make_run([served("r0", 0.0)], scenario=elastic)
     assert lives(run).empty
