@@ -90,8 +90,11 @@ def _get_public(trace: PublicTrace, out: str | None) -> int:
 
 
 def _copied(path: Path, target: Path) -> int:
+    from capplan.evidence.folders import check_place
+
     if target.exists():
         raise DataError("a file that is not there yet", where=target, field="--out", value="a file")
+    check_place(target)
     shutil.copyfile(path, target)
     sys.stdout.write(f"{target}\n")
     return exits.DONE

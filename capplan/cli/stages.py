@@ -74,9 +74,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check_out(out: Path) -> None:
     """Refuse a folder of something else before a minute is spent on the stages."""
+    from capplan.evidence.folders import check_place
     from capplan.evidence.store import MANIFEST
     from capplan.schema import DataError
 
+    check_place(out)
     if out.is_file():
         raise DataError("a folder, or a name for a new one", where=out, value="a file")
     if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).exists():

@@ -16,8 +16,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from capplan.schema import DataError
+
 STALE_S = 60.0
 """A part folder younger than this is never cleared away, locked or not."""
+
+
+def check_place(target: Path) -> None:
+    """Check that a folder or file can come to be there; DataError names a file in its way."""
+    above = next((path for path in target.parents if path.exists()), None)
+    if above is not None and not above.is_dir():
+        raise DataError("a folder, to hold what is written below it", where=above, value="a file")
 
 
 @contextmanager
@@ -37,6 +46,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 @contextmanager
 def part_folder(target: Path) -> Iterator[Path]:
     """Yield an empty hidden folder beside ``target``; what is left of it is removed at the end."""
+    check_place(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     _put_back(target)
     _clear_stale(target)
@@ -70,6 +80,7 @@ def swap_in(part: Path, target: Path) -> None:
 
 def write_file(target: Path, content: bytes) -> None:
     """Write a file so that readers see the old content or all of the new, never a part."""
+    check_place(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear_stale(target)
     handle, name = tempfile.mkstemp(prefix=_prefix(target), dir=target.parent)

@@ -94,3 +94,16 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     write_file(tmp_path / "a", b"2")
     assert (tmp_path / "a").read_bytes() == b"2"
     assert names(tmp_path) == ["a"]
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for write in (write_below, lambda path: write_file(path, b"x")):
+        with pytest.raises(DataError, match=r"notes.txt: a folder, to hold what .* got 'a file'"):
+            write(tmp_path / "notes.txt" / "runs" / "one")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def write_below(path):
+    with new_folder(path):
+        pass

@@ -125,3 +125,9 @@ def test_a_folder_of_other_files_is_refused_before_anything_runs(tmp_path, capsy
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["stages", "benchmark", "--out", str(tmp_path)]) == 2
     assert "an empty or new folder for the run" in capsys.readouterr().err
+
+
+def test_a_file_above_the_folder_is_refused_before_anything_runs(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["stages", "benchmark", "--out", str(tmp_path / "notes.txt" / "runs")]) == 2
+    assert "notes.txt: a folder" in capsys.readouterr().err
