@@ -4,6 +4,7 @@ import pytest
 
 from capplan.evidence import folders
 from capplan.evidence.folders import new_folder, part_folder, swap_in, write_file
+from capplan.schema import DataError
 
 
 def names(folder):
