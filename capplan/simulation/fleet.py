@@ -119,8 +119,8 @@ class Fleet:
     @property
     def serving(self) -> list[Member]:
         """Return the replicas in service."""
-        up = [m for m in self.members if m.phase == "up"]
-        return [m for m in up if m.replica is None or m.replica.up]
+        there = self._pool.in_service
+        return [m for m in self.members if m.replica in there]
 
     def count(self, *phases: str) -> int:
         """Return how many replicas are in one of these phases."""

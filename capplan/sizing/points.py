@@ -203,11 +203,15 @@ class Evaluator:
 
 
 def with_loss(scenario: Scenario, pool: Pool, replicas: int, lose: Loss) -> Scenario:
-    """Return the scenario with this many replicas in a pool, and some of them lost."""
+    """Return the scenario with this many replicas in a pool, and some of them lost.
+
+    An autoscaler is left out: it would change the number that is asked about.
+    """
     name = f"pools.{pool.name}.replicas"
+    fixed = {} if pool.autoscaler is None else {f"pools.{pool.name}.autoscaler": None}
     if lose.at_s is None:
-        return with_values(scenario, {name: replicas - lose.count})
-    changed = with_values(scenario, {name: replicas})
+        return with_values(scenario, {name: replicas - lose.count} | fixed)
+    changed = with_values(scenario, {name: replicas} | fixed)
     if lose.count == 0:
         return changed
     crash = Crash(pool=pool.name, at_s=lose.at_s, count=lose.count, down_s=lose.down_s)

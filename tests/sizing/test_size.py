@@ -167,6 +167,15 @@ def test_cost_does_not_steer_the_search_but_decides_the_verdict():
     assert "USD per success" in str(found.verdict)
 
 
+@pytest.mark.parametrize("lose", [Loss(count=1), Loss(count=1, at_s=10.0)])
+def test_the_number_asked_about_is_not_scaled(lose):
+    metric = {"metric": "queue_length", "source": "external", "target": 5.0}
+    scaler = {"max_replicas": 9, "metrics": [metric]}
+    scaled = small(**{"pools.llm.cold_start_s": 5.0, "pools.llm.autoscaler": scaler})
+    changed = with_loss(scaled, scaled.pool(), 4, lose)
+    assert changed.pool().autoscaler is None
+
+
 def test_a_crash_in_mid_run_is_survived_with_one_more(sized):
     found = size(small(), lose=1, at_s=10.0)
     assert sized.replicas[0] <= found.replicas[1] <= sized.replicas[1]
