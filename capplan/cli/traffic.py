@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,29 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--scenario", help="a scenario whose traffic says the format, columns and units of TRACE"
     )
+    parser.add_argument(
+        "--span",
+        metavar="FROM:TO",
+        type=_span,
+        help="seconds of a ServeGen profile to draw (0:600)",
+    )
+    parser.add_argument(
+        "--only", metavar="FOLDER", help="folder of a ServeGen profile to draw from (all)"
+    )
     add_json(parser)
+
+
+def _span(text: str) -> tuple[float, float]:
+    """Return two times in order, s."""
+    first, colon, last = text.partition(":")
+    try:
+        span = float(first), float(last)
+    except ValueError:
+        span = (math.nan, math.nan)
+    if not colon or not 0 <= span[0] < span[1] < math.inf:
+        msg = f"FROM:TO, two times in seconds in order, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return span
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -69,6 +92,8 @@ def _reading(args: argparse.Namespace) -> Reading:
         format=stated.format if args.format == "auto" else args.format,
         columns=tuple(dict([*stated.columns, *args.column]).items()),
         units=tuple(dict([*stated.units, *args.unit]).items()),
+        span_s=args.span,
+        only=args.only,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from capplan.bundled import data_path
 from capplan.schema import DataError
 from capplan.traffic.readers import FORMATS, read_trace
+from capplan.traffic.readers.servegen import SPAN_S
 from capplan.traffic.trace import Trace
 
 if TYPE_CHECKING:
@@ -51,12 +52,18 @@ def reading_of(traffic: Traffic) -> Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How to read a file: its format, and pairs of our column and the file's column or unit."""
+    """How to read a file: its format, and pairs of our column and the file's column or unit.
+
+    ``span_s`` and ``only`` are of ServeGen profiles: the seconds to draw (None = the reader's own),
+    and the folder to draw from.
+    """
 
     format: str = "auto"
     columns: tuple[tuple[str, str], ...] = ()
     units: tuple[tuple[str, str], ...] = ()
     keep_zero_tokens: bool = False
+    span_s: tuple[float, float] | None = None
+    only: str | None = None
 
     def trace(self, path: Path) -> Trace:
         """Return the trace of a file read like this."""
@@ -69,6 +76,8 @@ class Reading:
             mapping=dict(self.columns),
             units=dict(self.units),
             keep_zero_tokens=self.keep_zero_tokens,
+            only=self.only,
+            span_s=SPAN_S if self.span_s is None else self.span_s,
         )
 
 

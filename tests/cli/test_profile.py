@@ -65,3 +65,48 @@ def test_people_see_the_assumptions_periods_and_patience(capsys):
     for head in ("period", "in flight", "acceptable wait", "class"):
         assert f"\n{head} " in told
     assert "unknown" in told
+
+
+@pytest.fixture
+def servegen(tmp_path):
+    """A ServeGen profile of two folders, each with one client of 5 requests a second."""
+    laws = {"0": {"input_tokens": "{10: 0.5, 30: 0.5}", "output_tokens": "{7: 1.0}"}}
+    for name in ("small", "large"):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        rows = "".join(f"{start},5.0,1.0,Gamma,1,1\n" for start in (0, 600, 1200))
+        (folder / "chunk-0-trace.csv").write_text(rows)
+        (folder / "chunk-0-dataset.json").write_text(json.dumps(laws))
+    return tmp_path / "data"
+
+
+def test_the_span_and_the_folder_of_a_profile_may_be_options(servegen, capsys):
+    asked = ["profile", str(servegen), "--span", "600:700", "--only", "small", "--json"]
+    assert main(asked) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["duration_s"] == 100.0
+    assert document["rows"]["kept"] == pytest.approx(500, abs=100)
+    assert main(["profile", str(servegen), "--only", "medium"]) == 2
+    assert "only: a folder of the profile, got 'medium'" in capsys.readouterr().err.replace(
+        f"{servegen}: ", ""
+    )
+
+
+@pytest.mark.parametrize("span", ["600", "700:600", "a:b", "-5:5", "0:inf", "0:nan"])
+def test_a_span_is_two_times_in_order(servegen, capsys, span):
+    assert main(["profile", str(servegen), f"--span={span}"]) == 2
+    assert "--span: FROM:TO, two times in seconds in order" in capsys.readouterr().err
+
+
+def test_times_as_web_servers_log_them_are_read(tmp_path, capsys):
+    path = tmp_path / "access.csv"
+    path.write_text(
+        "when,in,out\n"
+        "[29/Nov/2026:23:59:59 +0100],10,2\n"
+        "[29/Nov/2026:23:00:01 +0000],11,2\n"
+        "30/Nov/2026:00:00:04 +0100,12,2\n"
+    )
+    assert main(["profile", str(path), *options(COLUMNS), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"]["kept"] == 3
+    assert document["duration_s"] == 5.0

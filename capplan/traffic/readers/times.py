@@ -2,8 +2,9 @@
 
 Numbers are told apart by magnitude when no unit is stated: below 10⁸ they are seconds from the
 start; 10⁸–10¹¹, –10¹⁴, –10¹⁷ and above are seconds, ms, µs and ns since 1970. Wall times are
-ISO 8601 with up to nine fractional digits; an offset is honoured, none means UTC, and a file that
-mixes both is an error.
+ISO 8601 with up to nine fractional digits, or as web servers log them
+(``10/Oct/2000:13:55:36 -0700``: Apache HTTP Server, "Log Files", section "Common Log Format");
+an offset is honoured, none means UTC, and a file that mixes both is an error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _ISO = (
     r"^(1[7-9]\d\d|2[01]\d\d|22[0-5]\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
     r"([T ]([01]\d|2[0-3])(:?[0-5]\d(:?[0-5]\d([.]\d{1,9})?)?)?)?"
 )
+_LOGGED = r"^\[?(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d:\d\d:\d\d(?:\.\d+)?)(?: ([+-]\d{4}))?\]?$"
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ZONE = r"(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)$"
 
 
@@ -137,7 +140,8 @@ def _text_times(array: Any) -> Times:
     parsed = v.numbers(array)
     if not (parsed.state == v.BAD).any():
         return _number_times(parsed)
-    text = pc.replace_substring_regex(pc.utf8_trim_whitespace(array), r"\s*(UTC|GMT|z)$", "Z")
+    text = _logged(pc.utf8_trim_whitespace(array))
+    text = pc.replace_substring_regex(text, r"\s*(UTC|GMT|z)$", "Z")
     text = pc.replace_substring_regex(text, r"(\d),(\d+)", r"\1.\2")
     text = pc.replace_substring_regex(text, r"(\d)\s+([+-]\d)", r"\1\2")
     naive, naive_ns = _iso(text, _ISO + "$", pa.timestamp("ns"))
@@ -146,6 +150,18 @@ def _text_times(array: Any) -> Times:
     kind[naive], kind[aware] = NAIVE, AWARE
     wall_ns = np.where(naive, naive_ns, aware_ns)
     return Times(kind=kind, numbers=parsed.values, wall_ns=wall_ns)
+
+
+def _logged(text: Any) -> Any:
+    """Return times of a web server's log as ISO 8601, and others as they are."""
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.match_substring_regex(text, _LOGGED)).as_py():
+        return text
+    for number, month in enumerate(_MONTHS, 1):
+        form = _LOGGED.replace("([A-Z][a-z]{2})", f"({month})")
+        text = pc.replace_substring_regex(text, form, rf"\3-{number:02}-\1T\4\5")
+    return text
 
 
 def _iso(text: Any, form: str, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
