@@ -286,6 +286,21 @@ def test_every_kind_of_metric_scales_out(elastic, step, metric, target, of):
     check_books(result)
 
 
+@pytest.mark.parametrize(
+    ("rate_rps", "target", "replicas"), [(6, 2.0, 3), (5, 2.0, 3), (1, 2.0, 1)]
+)
+def test_at_an_even_load_there_are_as_many_as_load_over_target(
+    elastic, trace_of, rate_rps, target, replicas
+):
+    """The fixed point of the algorithm: ceil(load / target), whatever it starts from."""
+    trace = trace_of(np.arange(0, 200, 1 / rate_rps))
+    for begin in (1, 4):
+        rules = scaler("arrivals_rps", target, of={"source": "external"}, down_s=30.0)
+        result = simulate(elastic(rules, replicas=begin), trace=trace)
+        desired = series(result, "replicas_desired")
+        assert set(desired[desired.index > 100]) == {replicas}
+
+
 def test_a_lag_delays_what_is_done(elastic, step):
     at = [
         lives(simulate(elastic(scaler(metric_lag_s=lag)), trace=step))["asked_s"].min()
