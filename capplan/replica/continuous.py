@@ -27,12 +27,10 @@ import math
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
-from capplan.replica.kv import KvBlocks, KvCache
+from capplan.replica.layouts import kv_cache
 from capplan.replica.limits import NO_LIMITS, Limits
-from capplan.replica.prefix import PrefixCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -74,10 +72,10 @@ class ContinuousEngine:
         copy_s_per_token: float = 0.0,
     ) -> None:
         self.waiting: WaitingLine[Job] = waiting_line(batching.scheduler)
-        self.kv = self._kv(batching, kv_blocks, copy_s_per_token)
+        self.kv = kv_cache(batching, kv_blocks, copy_s_per_token, stored=self._stored)
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
-        self.admits: Callable[[Job], bool] = _always
+        self.admits: Callable[[Job], bool] = lambda _: True
         self._by_priority = batching.scheduler.order == "priority"
         self._rules = batching
         self._threshold = batching.long_prefill_token_threshold or math.inf
@@ -97,15 +95,6 @@ class ContinuousEngine:
         self._admissions = 0
         self.limit(NO_LIMITS)
         self._reset()
-
-    def _kv(self, batching: ContinuousBatching, blocks: int, copy_s_per_token: float) -> KvCache:
-        if batching.kv_layout == "contiguous":
-            return ContiguousSpace(
-                batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=self._stored
-            )
-        if batching.prefix_caching:
-            return PrefixCache(blocks, block_size=batching.block_size)
-        return KvBlocks(blocks, block_size=batching.block_size, width=batching.beam_width)
 
     def _reset(self) -> None:
         self._running: dict[Job, None] = {}
@@ -297,13 +286,12 @@ class ContinuousEngine:
             width = 1 if job.greedy else self._width
             if job.scheduler_queue_in_s > formed_s or not self.admits(job):
                 break
-            if self._seats + width > self._limit_seqs:
-                if self._make_way(job):
-                    continue
-                break
-            if self._kept_from(job, width):
+            finds = self._finds_place(job, width)
+            if finds is None:
                 waiting.pass_over()
                 continue
+            if not finds:
+                break
             job.known_tokens = known = job.prompt_tokens + job.generated_tokens
             job.computed_tokens = found = self.kv.found(job, known)
             chunk = int(min(known - found, self._threshold))
@@ -336,12 +324,12 @@ class ContinuousEngine:
         for job in new:
             job.batch_id, job.batch_size = self.steps + 1, size
 
-    def _make_way(self, job: Job) -> bool:
-        """Preempt somebody for a job that finds no place or no blocks; here nobody is."""
-        return False
+    def _finds_place(self, job: Job, width: int) -> bool | None:
+        """Return whether a job finds its places; None: it does not, but who is behind it may."""
+        return self._seats + width <= self._limit_seqs
 
-    def _kept_from(self, job: Job, width: int) -> bool:
-        """Return whether the free places are kept for others than a job; here none is."""
+    def _make_way(self, job: Job) -> bool:
+        """Preempt somebody for a job that finds no blocks, if anybody may be; here nobody."""
         return False
 
     def _long_prefills(self) -> int:
@@ -409,7 +397,3 @@ class ContinuousEngine:
         self._branches -= job.beam_width
         self._context -= job.beam_width * context
         job.finish_step = 0
-
-
-def _always(job: Job) -> bool:
-    return True

@@ -80,7 +80,8 @@ class SharedLine(WaitingLine[Waiter]):
     def push(self, job: Waiter, now_s: float) -> None:
         """Let a job wait from now on."""
         self._next_ticket += 1
-        ticket = self._tickets[job] = self._next_ticket
+        ticket = self._next_ticket
+        self._entered(job, ticket)
         self._arrivals.append((now_s, ticket, job))
         flow = self._flow(job)
         if not flow.is_active:
@@ -92,7 +93,8 @@ class SharedLine(WaitingLine[Waiter]):
     def push_front(self, job: Waiter) -> None:
         """Put a job before all others; it is no longer the one that waits longest."""
         self._next_ticket += 1
-        ticket = self._tickets[job] = -self._next_ticket
+        ticket = -self._next_ticket
+        self._entered(job, ticket)
         self._front.append((ticket, job))
 
     def first(self) -> Waiter | None:
@@ -103,7 +105,7 @@ class SharedLine(WaitingLine[Waiter]):
     def pop(self) -> Waiter:
         """Take out who is served next; IndexError if nobody waits."""
         flow, _, job = self._take()
-        del self._tickets[job]
+        self._gone(job)
         if flow is not None:
             self._virtual = flow.start
             flow.start += self._cost_of(job) / flow.weight

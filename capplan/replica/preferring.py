@@ -23,7 +23,8 @@ class PreferringEngine(ContinuousEngine):
 
     *Kept places*: a job is admitted only if afterwards as many places are free as the reservations
     that do not cover it still have to get; whoever is covered counts against his reservation
-    first. A job that may not take the free places is passed over, so it stops nobody behind it.
+    first. A job that may not take the free places is passed over, as long as somebody waits whom
+    a reservation covers: that costs O(n log n) a step while n wait before him.
     Where nothing runs, anybody is admitted.
 
     *Preemption*: where the first in line finds no place or no blocks, the running job of the
@@ -41,6 +42,16 @@ class PreferringEngine(ContinuousEngine):
         self._counted = (-1, -1, -1)
         self._missing: list[int] = []
         super().__init__(batching, **parts)
+        if self._reserved:
+            self.waiting.count(lambda job: any(covers(r, job) for r in self._reserved))
+
+    def _finds_place(self, job: Job, width: int) -> bool | None:
+        while self._seats + width > self._limit_seqs:
+            if not self._make_way(job):
+                return False
+        if not self._is_kept_from(job, width):
+            return True
+        return None if self.waiting.counted else False
 
     def _make_way(self, job: Job) -> bool:
         if not (self._preempts and self._running):
@@ -51,7 +62,8 @@ class PreferringEngine(ContinuousEngine):
         self._preempt(victim, ahead=self._ticks)
         return True
 
-    def _kept_from(self, job: Job, width: int) -> bool:
+    def _is_kept_from(self, job: Job, width: int) -> bool:
+        """Return whether the free places are kept for others than a job."""
         if not (self._reserved and self._running):
             return False
         pairs = zip(self._reserved, self._still_to_get(), strict=True)

@@ -89,6 +89,23 @@ class WaitingLine(Generic[Waiter]):
         self._arrivals: deque[tuple[float, int, Waiter]] = deque()
         self._next_ticket = 0
         self._passed: list[tuple[float, int, Waiter]] = []
+        self._counts: Callable[[Job], bool] | None = None
+        self.counted = 0
+        """Of those who wait, the jobs that :meth:`count` speaks of."""
+
+    def count(self, which: Callable[[Job], bool]) -> None:
+        """Know from now on, while nobody waits yet, how many of some kind wait."""
+        self._counts = which
+
+    def _entered(self, job: Waiter, ticket: int) -> None:
+        self._tickets[job] = ticket
+        if self._counts is not None and self._counts(job):
+            self.counted += 1
+
+    def _gone(self, job: Waiter) -> None:
+        del self._tickets[job]
+        if self._counts is not None and self._counts(job):
+            self.counted -= 1
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -102,7 +119,8 @@ class WaitingLine(Generic[Waiter]):
     def push(self, job: Waiter, now_s: float) -> None:
         """Let a job wait from now on."""
         self._next_ticket += 1
-        ticket = self._tickets[job] = self._next_ticket
+        ticket = self._next_ticket
+        self._entered(job, ticket)
         heappush(self._heap, (self._rank(job, now_s), ticket, job))
         self._arrivals.append((now_s, ticket, job))
 
@@ -112,7 +130,8 @@ class WaitingLine(Generic[Waiter]):
         Where the rank depends on the arrival, that is when it came to the replica.
         """
         self._next_ticket += 1
-        ticket = self._tickets[job] = -self._next_ticket
+        ticket = -self._next_ticket
+        self._entered(job, ticket)
         heappush(self._heap, (self._rank(job, job.scheduler_queue_in_s), ticket, job))
 
     def first(self) -> Waiter | None:
@@ -131,7 +150,7 @@ class WaitingLine(Generic[Waiter]):
         while True:
             _, ticket, job = heappop(heap)
             if self._tickets.get(job) == ticket:
-                del self._tickets[job]
+                self._gone(job)
                 return job
 
     def pass_over(self) -> None:
@@ -145,7 +164,10 @@ class WaitingLine(Generic[Waiter]):
 
     def remove(self, job: Waiter) -> bool:
         """Take a job out wherever it stands; False if it does not wait here."""
-        return self._tickets.pop(job, None) is not None
+        if job not in self._tickets:
+            return False
+        self._gone(job)
+        return True
 
     def oldest(self) -> tuple[float, Waiter] | None:
         """Return since when the longest waiting job waits, and the job; None if nobody does."""
@@ -161,6 +183,7 @@ class WaitingLine(Generic[Waiter]):
         """Empty the line; return who waited, in order of arrival."""
         jobs = list(self._tickets)
         self._tickets.clear()
+        self.counted = 0
         self._heap.clear()
         self._arrivals.clear()
         return jobs

@@ -40,13 +40,13 @@ def per_request(result: RunResult, *, warmup: bool = False) -> pd.DataFrame:
     """Return one row per intended request, in order of intended start.
 
     The outcome is that of the decisive attempt: the first that succeeded, else one still in
-    flight, else the last. ``success`` says that it succeeded and its answer was not degraded, or
-    its class allows that. Latencies count from the first attempt's intended start and are NaN
-    unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are +inf unless it is
-    a success (also for a request still in flight, whose latency is at least beyond the run).
-    ``tpot_s`` is NaN for one token and for an answer that is not streamed. ``good`` is 1.0 for a
-    success with every promise to the request held, 0.0 otherwise, NaN where a promise can't be
-    checked.
+    flight, else the last to end. ``success`` says that it succeeded and its answer was not
+    degraded, or its class allows that. Latencies count from the first attempt's intended start
+    and are NaN unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are
+    +inf unless it is a success (also for a request still in flight, whose latency is at least
+    beyond the run). ``tpot_s`` is NaN for one token and for an answer that is not streamed.
+    ``good`` is 1.0 for a success with every promise to the request held, 0.0 otherwise, NaN
+    where a promise can't be checked.
 
     Requests that start within the scenario's warm-up are left out, unless ``warmup``.
 
@@ -84,7 +84,9 @@ def _attempt_groups(
     order = np.lexsort((attempt, codes))
     first = order[np.flatnonzero(np.diff(codes[order], prepend=-1))]
     rank = np.where(outcome_is(log, "succeeded"), 0, np.where(outcome_is(log, "in_flight"), 1, 2))
-    by_rank = np.lexsort((np.where(rank == 0, attempt, -attempt), rank, codes))
+    over = ~(outcome_is(log, "succeeded") | outcome_is(log, "in_flight"))
+    last = np.where(over, -log["finish_s"].to_numpy(np.float64, na_value=np.nan), 0.0)
+    by_rank = np.lexsort((np.where(rank == 0, attempt, -attempt), last, rank, codes))
     decisive = by_rank[np.flatnonzero(np.diff(codes[by_rank], prepend=-1))]
     return codes, first, decisive
 

@@ -233,6 +233,7 @@ def test_jobs_of_nobody_are_one_flow():
 @given(data=st.data())
 def test_a_line_loses_nobody_and_serves_nobody_twice(rules, data):
     line, inside, since = line_of(**rules), [], {}
+    line.count(lambda each: each.priority == 0)
     for step in range(data.draw(st.integers(1, 60))):
         act = data.draw(st.sampled_from(["push", "push", "pop", "remove", "front", "pass", "look"]))
         if act == "push" or not inside:
@@ -270,12 +271,14 @@ def test_a_line_loses_nobody_and_serves_nobody_twice(rules, data):
             line.return_passed()
             assert line.first() is before
         assert len(line) == len(inside)
+        assert line.counted == sum(each.priority == 0 for each in inside)
         assert set(line) == set(inside)
         oldest = min(since.items(), key=lambda item: item[1], default=None)
         assert line.oldest() == (None if oldest is None else (oldest[1], oldest[0]))
     assert sorted(map(id, served(line))) == sorted(map(id, inside))
     assert line.first() is None
     assert line.oldest() is None
+    assert line.counted == 0
     with pytest.raises(IndexError):
         line.pop()
 

@@ -157,6 +157,16 @@ def test_a_deadline_ends_all_attempts_of_a_request(build, trace_of, play):
     assert log["finish_s"].tolist() == [2.0, 2.0]
 
 
+def test_a_request_without_an_answer_ended_as_its_last_attempt_to_end(build, trace_of, play):
+    """The hedge is refused at once; the first times out."""
+    pool = {"queue": {"length": 0}, "router": {"max_in_flight": 1}}
+    batching = {"kind": "dynamic", "max_batch_size": 1, "service": {"base_s": 9.0}}
+    scenario = build(classes=hedging(0.5), batching=batching, pool=pool)
+    result = play(scenario, trace_of([0.0], deadline_s=2.0))
+    assert result.requests["outcome"].tolist() == ["timed_out", "rejected"]
+    assert per_request(result)["outcome"].tolist() == ["timed_out"]
+
+
 def test_hedges_are_within_the_retry_budget(build, trace_of, play):
     budget = {"fraction": 0.1, "min_per_s": 0.0, "ttl_s": 60.0}
     scenario = build(
