@@ -20,6 +20,7 @@ from capplan.simulation.slots import FlowLine, Slots
 UNAVAILABLE = 503
 PLAIN = frozenset(
     {"owner", "rate_limit", "concurrency", "queue", "overhead_s", "overhead_fraction"}
+    | {"response_cache"}
 )
 """Fields of a gateway that :class:`~capplan.simulation.gateway.GatewayHost` knows alone."""
 

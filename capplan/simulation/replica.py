@@ -167,8 +167,11 @@ class Replica:
     def withdraw(self, attempt: Attempt) -> None:
         """Give an attempt up: from the queue at once, from a running batch when the step ends.
 
-        A replica that does not cancel goes on with it, for nobody.
+        A replica that does not cancel goes on with it, for nobody. One whose answer is made in
+        this instant is here no longer.
         """
+        if not attempt.is_held:
+            return
         if not self._cancels:
             attempt.seen_tokens = self._steps.made(attempt)
             return
@@ -273,6 +276,7 @@ class Replica:
         self.in_flight -= len(left)
         for attempt in left:
             attempt.is_held = False
+        for attempt in left:
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
             elif attempt.outcome == "in_flight":

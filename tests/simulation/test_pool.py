@@ -123,3 +123,20 @@ def test_work_given_up_goes_on_until_its_step_ends_and_holds_its_place(
 def test_the_run_ends_when_nothing_is_left_to_happen(build, trace_of, play):
     result = play(build(), trace_of([0.0, 2.0]))
     assert result.duration_s == result.requests["finish_s"].max()
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_hedge_whose_answer_is_made_in_the_same_step_has_lost_all_the_same(
+    build, trace_of, play, engine
+):
+    step = {"kind": "linear", "base_s": 0.1, "per_prefill_token_s": 0.0}
+    step |= {"per_sequence_s": 0.0, "per_context_token_s": 0.0}
+    scenario = build(
+        classes=[{"name": "chat", "hedge": {"after_s": 0.05}}],
+        batching={"kind": "continuous", "kv_blocks": 1000, "step_time": step},
+    )
+    log = play(scenario, trace_of([0.0, 0.01]), engine=engine).requests
+    assert log["outcome"].value_counts().to_dict() == {"succeeded": 2, "cancelled": 2}
+    both = log[log["request_id"] == "r1"]
+    assert both["batch_in_s"].tolist() == pytest.approx([0.1, 0.1])
+    assert both["finish_s"].tolist() == pytest.approx([1.1, 1.1])
