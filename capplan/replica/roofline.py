@@ -32,10 +32,11 @@ but one is not split. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, sectio
 
 Checked on what it was not fitted to, replaying measured vLLM servers: see ``data/validation``.
 Trust it within about 15 % for dense models at 16 bits on an accelerator whose shares are known,
-within 40 % elsewhere: a single sequence and a prefill in a model of experts, 4 and 8 bits, prompts
-below 256 tokens. It knows no kernel that misses its efficiency (odd shapes, other attention
-backends, skewed experts). It is the engine alone: HTTP and tokenizer come before it
-(``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
+within 40 % elsewhere: prefills in a model of experts, 4 and 8 bits, accelerators that nobody
+measured. Don't trust it for many small experts cut by tensor parallelism, which it makes half as
+long as the kernels are (DeepSeek-V3 on 8 H200). It knows no kernel that misses its efficiency (odd
+shapes, other attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come
+before it (``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
 
 from __future__ import annotations
