@@ -123,9 +123,13 @@ class Route(_OfClasses):
 
 
 class Refuse(_OfClasses):
-    """Requests that reach the pool's service queue are refused, before they wait there."""
+    """Requests for the pool are refused before they wait: in its service queue or the gateway's.
+
+    At the gateway it comes before every other limit, and holds for the classes of the pool.
+    """
 
     kind: Literal["refuse"] = "refuse"
+    at: Literal["service_queue", "gateway"] = "service_queue"
     only_sheddable: bool = False
     """Only classes that are ``sheddable``."""
     status: Literal[429, 503] = 503

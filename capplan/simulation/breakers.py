@@ -171,6 +171,7 @@ class Breakers:
                     door=self._doors.get(name),
                     throttle=self._throttles[name],
                     classes=scenario.classes,
+                    own=[c.name for c in scenario.classes if scenario.pool_of(c.name).name == name],
                 )
                 for action in breaker.then
             ]

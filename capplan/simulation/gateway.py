@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from capplan.scenario import Gateway
@@ -44,6 +44,8 @@ class GatewayHost:
     ) -> None:
         self.pools: Mapping[str, Entrance] = {}
         """The pool of each request class, or what stands before it."""
+        self.refusing: dict[object, tuple[Collection[str], Failure]] = {}
+        """What open breakers refuse here, by action: for these classes."""
         self.in_flight = 0
         self.statuses: Counter[int] = Counter()
         """Refusals and failures by their HTTP status."""
@@ -77,7 +79,15 @@ class GatewayHost:
             return
         attempt.gateway_in_s = self._clock.now
         attempt.place = "gateway"
-        self._enter(attempt)
+        if self.refusing and (failure := self._broken(attempt)):
+            self._send_back(attempt, failure)
+        else:
+            self._enter(attempt)
+
+    def _broken(self, attempt: Attempt) -> Failure | None:
+        """Return what an open breaker tells an attempt, None if it may pass."""
+        name = attempt.request.request_class
+        return next((told for classes, told in self.refusing.values() if name in classes), None)
 
     def _enter(self, attempt: Attempt) -> None:
         now_s = attempt.gateway_in_s

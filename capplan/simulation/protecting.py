@@ -100,6 +100,10 @@ class Door:
         else:
             self._enter(attempt)
 
+    def refusing_at(self, layer: str) -> dict[object, tuple[Collection[str], Failure]]:
+        """Return what refuses in a layer: here, or at the gateway."""
+        return self._gateway.refusing if layer == "gateway" else self.refusing
+
     def withdraw(self, attempt: Attempt) -> None:
         """Give an attempt up, in the pool that it is in."""
         self.serving(attempt).withdraw(attempt)
@@ -169,10 +173,9 @@ class _AtDoor:
     def begin(self) -> None:
         door, classes = self._door, self._classes
         match self._action:
-            case Refuse(status=status, retry_after_s=wait_s):
-                reason = f"{BREAKER}:{self._rule}"
-                told = Failure("rejected", "service_queue", reason, status, wait_s)
-                door.refusing[self] = classes, told
+            case Refuse(at=layer, status=status, retry_after_s=wait_s):
+                told = Failure("rejected", layer, f"{BREAKER}:{self._rule}", status, wait_s)
+                door.refusing_at(layer)[self] = classes, told
             case Route(to=to):
                 door.passing[self] = classes, to
             case MaxTokens(tokens=tokens):
@@ -186,8 +189,8 @@ class _AtDoor:
     def end(self) -> None:
         door = self._door
         match self._action:
-            case Refuse():
-                del door.refusing[self]
+            case Refuse(at=layer):
+                del door.refusing_at(layer)[self]
             case Route():
                 del door.passing[self]
             case MaxTokens():
@@ -250,8 +253,9 @@ def acting(
     door: Door | None,
     throttle: Throttle,
     classes: Collection[RequestClass],
+    own: Collection[str],
 ) -> Acting:
-    """Return what an action of a breaker does in a pool."""
+    """Return what an action of a breaker does in a pool; ``own`` are the pool's classes."""
     match action:
         case PauseAndCompact():
             return _Compacting(throttle, pool, rules)
@@ -263,14 +267,18 @@ def acting(
             if door is None:
                 msg = f"a pool with a door, for {action.kind} of breaker {breaker.name}"
                 raise ValueError(msg)
-            return _AtDoor(action, breaker=breaker, door=door, classes=_named(action, classes))
+            named = _named(action, classes, own)
+            return _AtDoor(action, breaker=breaker, door=door, classes=named)
 
 
-def _named(action: PerRequest, classes: Collection[RequestClass]) -> set[str]:
+def _named(action: PerRequest, classes: Collection[RequestClass], own: Collection[str]) -> set[str]:
     """Return the names of the classes that an action is for."""
-    of = action.classes or [c.name for c in classes]
-    only = isinstance(action, Refuse) and action.only_sheddable
-    return {c.name for c in classes if c.name in of and (c.sheddable or not only)}
+    named = {c.name for c in classes if not action.classes or c.name in action.classes}
+    if not isinstance(action, Refuse):
+        return named
+    if action.only_sheddable:
+        named &= {c.name for c in classes if c.sheddable}
+    return named & set(own) if action.at == "gateway" else named
 
 
 def _limits(action: ShrinkBatch, rules: Pool) -> Limits:

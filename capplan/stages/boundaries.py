@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.scenario import Allowance, TokenLimit
-from capplan.scenario.breakers import PerRequest
+from capplan.scenario.breakers import PerRequest, Refuse
 from capplan.stages.breakers import protecting
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def boundaries(scenario: Scenario) -> Iterator[Boundary]:
     for rule, action in protecting(scenario):
         yield Boundary(
             field=f"breakers.{rule.name}",
-            layer="service_queue",
+            layer=next((one.at for one in rule.then if isinstance(one, Refuse)), "service_queue"),
             reason=f"breaker:{rule.name}",
             action=action or "none",
             owner=rule.owner,

@@ -66,6 +66,7 @@ FIELDS = [
     (Breaker, "release", {}, (f"{G}.release", {"below": 1})),
     (Refuse, "classes", {}, (f"{G}.then.0.classes", ["bulk"])),
     (Refuse, "only_sheddable", {}, (f"{G}.then.0.only_sheddable", True)),
+    (Refuse, "at", {}, (f"{G}.then.0.at", "gateway")),
     (Refuse, "status", {}, (f"{G}.then.0.status", 429)),
     (Refuse, "retry_after_s", RETRY, (f"{G}.then.0.retry_after_s", 0.2)),
     (Route, "classes", {f"{G}.then": ROUTE}, (f"{G}.then.0.classes", ["bulk"])),

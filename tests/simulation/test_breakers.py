@@ -441,6 +441,24 @@ def test_the_gateways_own_queue_can_be_watched(build, dynamic, trace_of, play):
     assert result.requests["outcome"].tolist().count("rejected") > 0
 
 
+def test_at_the_gateway_nobody_waits_who_is_refused(build, dynamic, trace_of, play):
+    """Two open at the gateway; of six at once four wait there, so who comes at 1.5 s is refused."""
+    watched = {"metric": "queue_length", "of": "gateway", "above": 2}
+    scenario = build(
+        classes=[{"name": "x", "pool": "a"}, {"name": "y", "pool": "b"}],
+        pools=[{"name": "a", "batching": dynamic(1.0)}, {"name": "b", "batching": dynamic(1.0)}],
+        gateway={"concurrency": 2, "rate_limit": {"rate_rps": 1.0, "burst": 6}},
+        breakers=[rule(REFUSE | {"at": "gateway"}, pool="a", when=watched)],
+    )
+    trace = trace_of([0.0] * 6 + [1.5, 1.5, 9.0], request_class=["x"] * 7 + ["y", "x"])
+    log = play(scenario, trace).requests
+    refused = log[log["outcome"] == "rejected"]
+    assert refused["request_id"].tolist() == ["r6"]
+    assert refused.iloc[0][["outcome_layer", "reason"]].tolist() == ["gateway", "breaker:guard"]
+    assert refused["gateway_admitted_s"].isna().all()
+    assert refused.iloc[0]["finish_s"] == 1.5
+
+
 def test_the_named_rules_load_and_act(build, trace_of, play):
     batching = steps_of(0.1, beam_width=2, max_num_seqs=2)
     scenario = build(

@@ -392,7 +392,14 @@ def breakers(index):
                 {"kind": "shrink_batch", "max_batch_size": 1},
             ]
         ),
-        st.fixed_dictionaries({"kind": st.sampled_from(["greedy", "refuse"]), "classes": classes}),
+        st.fixed_dictionaries({"kind": st.just("greedy"), "classes": classes}),
+        st.fixed_dictionaries(
+            {
+                "kind": st.just("refuse"),
+                "classes": classes,
+                "at": st.sampled_from(["service_queue", "gateway"]),
+            }
+        ),
         st.fixed_dictionaries(
             {"kind": st.just("max_tokens"), "tokens": st.integers(1, 30), "classes": classes}
         ),
