@@ -23,6 +23,9 @@ ENTRY = {
 }
 """Moments at which an attempt enters a queue and leaves it for the next layer."""
 
+MADE_ROOM = ("displaced", "reclaimed")
+"""Reasons of attempts that were rejected after they had been taken."""
+
 TOLERANCE_S = 1e-6
 """Waits up to this are none: rounding of moments."""
 
@@ -32,12 +35,13 @@ def queue_waits(requests: pd.DataFrame, *, end_s: float = np.nan) -> pd.DataFram
 
     An attempt that left a queue without being served (timed out, cancelled, failed) waited until
     its end was known at the caller, one still in flight until ``end_s``; leaving them out would
-    show only the lucky. One rejected there did not wait and is NaN, as is one that never came.
+    show only the lucky. One rejected there did not wait and is NaN, as is one that never came;
+    but one that was taken and had to make room for another (:data:`MADE_ROOM`) waited until then.
     """
     window = _floats(requests, "batch_window_s")
     finish = _floats(requests, "finish_s")
     last = np.where(np.isnan(finish), end_s, finish)
-    rejected = requests["outcome"].eq("rejected").to_numpy(np.bool_)
+    rejected = _refused_at_once(requests)
     waits = {}
     for layer, (entry, leave) in ENTRY.items():
         entered, left = _floats(requests, entry), _floats(requests, leave)
@@ -48,6 +52,13 @@ def queue_waits(requests: pd.DataFrame, *, end_s: float = np.nan) -> pd.DataFram
     waits["scheduler_queue"] = waits["scheduler_queue"] - np.where(served, window, 0.0)
     waits["batch_window"] = np.where(served, window, np.nan)
     return pd.DataFrame(waits, index=requests.index)
+
+
+def _refused_at_once(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    rejected = requests["outcome"].eq("rejected").to_numpy(np.bool_)
+    if "reason" not in requests or not rejected.any():
+        return rejected
+    return rejected & ~requests["reason"].isin(MADE_ROOM).to_numpy(np.bool_)
 
 
 def double_queued(waits: pd.DataFrame) -> Floats:

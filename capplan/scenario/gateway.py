@@ -139,7 +139,8 @@ class GatewayRetryBudget(Part):
 
     A retry passes while the retries let in during the last ``window_s`` are fewer than
     ``retry_fraction`` of the first attempts that came in it, plus ``min_retries_rps`` × window.
-    Beyond that it is dropped with 429, marked as not to be retried.
+    Beyond that it is dropped with 429, marked as not to be retried. A hedge is a retry, too: the
+    gateway can only know that it is not the first attempt.
     Source: Beyer, Jones, Petoff and Murphy (eds.), "Site Reliability Engineering", 2016, chapter
     21 (10 %, "overloaded; don't retry"); Twitter, Finagle, RetryBudget, 2016 (window 10 s).
     """

@@ -13,6 +13,7 @@ from capplan.results.cost import served_by
 from capplan.scenario import Pool, Promises, Queue, Scenario
 from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
+from capplan.stages.boundaries import gateway_limits
 from capplan.wording import counted
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
@@ -125,6 +126,7 @@ def protective_action(scenario: Scenario, pool: Pool) -> str:
     parts = []
     if limit := gateway.rate_limit:
         parts.append(f"gateway: 429 beyond {limit.rate_rps:g}/s (burst {limit.burst})")
+    parts += [f"gateway: {limit.action}" for limit in gateway_limits(scenario)]
     if gateway.concurrency is not None:
         parts.append(f"gateway: {gateway.concurrency} open at once, then {_queue(gateway.queue)}")
     parts.append(f"{pool.name} service queue: {_queue(pool.queue)}")

@@ -48,7 +48,7 @@ def boundaries(scenario: Scenario) -> Iterator[Boundary]:
         classes=every,
         is_set=limit is not None,
     )
-    yield from _gateway(gateway, every)
+    yield from gateway_limits(scenario)
     yield from _queue("gateway.queue", "gateway", gateway.queue, gateway.owner, every)
     for pool in scenario.pools:
         own = tuple(n for n in every if scenario.pool_of(n).name == pool.name)
@@ -122,8 +122,9 @@ def _queue(
         )
 
 
-def _gateway(gateway: Gateway, every: tuple[str, ...]) -> Iterator[Boundary]:
-    """Yield those limits of a gateway beside its queue and its one rate limit that are set."""
+def gateway_limits(scenario: Scenario) -> Iterator[Boundary]:
+    """Yield those limits of the gateway beside its queue and its one rate limit that are set."""
+    gateway, every = scenario.gateway, tuple(c.name for c in scenario.classes)
 
     def boundary(
         field: str, reason: str, action: str, owner: str = "", only: str | None = None

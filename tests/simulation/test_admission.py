@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from capplan.results import queue_waits
 from capplan.results.books import check_books
 from capplan.results.segments import segments
 from capplan.simulation import simulate
@@ -172,7 +173,7 @@ def test_a_reserve_loses_calls_as_trunk_reservation_does(single_queue, trace_of,
     Source: Kelly, "Loss networks", 1991, section 3.4: with n of C slots used both classes come in
     while C - n > R, then only the urgent one.
     """
-    slots, kept, count = 8, 2, 60_000
+    slots, kept, count = 8, 2, 40_000
     rng = np.random.default_rng(11)
     scenario = single_queue(
         slots,
@@ -210,6 +211,16 @@ def test_a_full_queue_refuses_the_newcomer_or_displaces_the_least_urgent(shared,
     assert log["reason"].fillna("").tolist() == ["", "displaced", "displaced", "queue_full", "", ""]
     assert log["finish_s"].tolist()[1:3] == [0.5, 0.4]
     assert log["gateway_admitted_s"].tolist()[4:] == [2.0, 1.0]
+
+
+def test_who_was_displaced_or_reclaimed_has_waited_until_then(shared, trace_of, play):
+    both = {"quotas": quotas(1, 1), "queue": {"length": 1}, "reclaim": "cancel"}
+    scenario = shared(2, when_full="displace_lowest", overhead_s=0.4, **both)
+    trace = trace_of([0.0, 0.1, 0.2, 0.5, 0.6], tenant=["noisy"] * 3 + ["quiet"] * 2)
+    log = play(scenario, trace).requests
+    assert log["reason"].fillna("").tolist() == ["", "reclaimed", "displaced", "", ""]
+    waited = queue_waits(log)["gateway"].tolist()
+    assert waited == pytest.approx([0.0, 0.0, 0.3, 0.0, 0.8])
 
 
 def test_the_urgent_beyond_its_quota_displaces_nobody_within_theirs(shared, trace_of, play):

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from capplan.simulation import simulate
+from capplan.sizing.table import protective_action
 from capplan.stages.layers import Blame
 from capplan.stages.limits import limit_of
 from capplan.stages.protection import boundaries, protections
@@ -99,6 +100,14 @@ def test_busy_workers_are_the_field_to_move(single_server):
     stage = staged(scenario)
     limit = limit_of(stage, "chat", Blame(layer="gateway", share_fraction=1.0, reason=None))
     assert (limit.field, limit.value, limit.candidate) == ("gateway.overhead_concurrency", 2, 3)
+
+
+def test_the_capacity_table_says_what_every_limit_does(single_server):
+    gateway = CASES["gateway.accept.backlog"] | CASES["gateway.allowances.l.tokens"]
+    scenario = single_server(gateway=gateway, tenants=TENANTS)
+    told = protective_action(scenario, scenario.pool())
+    assert "gateway: refuses connections beyond 3 waiting" in told
+    assert "gateway: 429 once 900 tokens of b are used, not to be retried" in told
 
 
 def test_limits_that_are_not_set_are_no_boundaries(single_server):
