@@ -105,3 +105,39 @@ def test_poison_moves_no_other_draw(build, trace_of):
 def test_a_share_is_between_none_and_all(build, share):
     with pytest.raises(ValueError, match="poisoned_fraction"):
         build(classes=[{"name": "chat", "poisoned_fraction": share}])
+
+
+@pytest.mark.parametrize(("poison", "failed"), [("alone", 1), ("batch", 2)])
+def test_of_several_models_only_the_one_whose_step_fails_is_struck(build, trace_of, poison, failed):
+    models = [{"name": name, "kv_fraction": 0.5, "load_s": 1.0} for name in "xy"]
+    classes = [{"name": "chat", "model": "x"}, {"name": "other", "model": "y"}]
+    classes.append({"name": "bad", "model": "x", "poisoned_fraction": 1.0})
+    batching = continuous(poison=poison, step_time=STEP | {"base_s": 1.0})
+    scenario = build(classes=classes, batching=batching, pool={"models": models})
+    trace = trace_of(
+        [0.0, 0.0, 0.5], prompt_tokens=10, output_tokens=5, request_class=["chat", "other", "bad"]
+    )
+    result = simulate(scenario, trace=trace)
+    check_books(result)
+    log = result.requests.set_index("request_class")
+    assert (log["outcome"] == "failed").sum() == failed
+    assert log["outcome"]["bad"] == "failed"
+    assert log["outcome"]["other"] == "succeeded"
+
+
+def test_poison_strikes_a_crowd_under_load_and_the_books_balance(build, trace_of, play):
+    classes = [
+        {
+            "name": "chat", "poisoned_fraction": 0.05,
+            "retry": {"max_attempts": 3, "backoff_s": 0.1, "attempt_timeout_s": 3.0},
+            "hedge": {"after_s": 0.5},
+        }
+    ]  # fmt: skip
+    batching = continuous(poison="batch", max_num_seqs=8, step_time=STEP | {"base_s": 0.02})
+    trace = trace_of(np.arange(600) / 40, prompt_tokens=10, output_tokens=20)
+    result = play(build(classes=classes, batching=batching, replicas=2), trace)
+    check_books(result)
+    reasons = set(result.requests["reason"].dropna())
+    assert {"poisoned", "poisoned_batch"} <= reasons
+    struck = result.requests[result.requests["reason"] == "poisoned"]
+    assert struck["request_id"].nunique() < len(struck)
