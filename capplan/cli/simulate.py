@@ -96,9 +96,25 @@ def _print(document: Mapping[str, Any], out: str | None) -> None:
         keys = ("rule", "pool", "opened", "open_s", "first_open_s")
         rows = [spread(entry, keys) for entry in document["breakers"]]
         print_table(rows, ["breaker", "pool", "opened", "open (s)", "first (s)"])
+    if caches := _caches(document):
+        sys.stdout.write("\n")
+        print_table(caches, ["cache", "found (share)", "takes (mean)", "of"])
     print_verdict(document["verdict"])
     if out is not None:
         sys.stdout.write(f"\nstored in {out}\n")
+
+
+def _caches(document: Mapping[str, Any]) -> list[list[Any]]:
+    """Return what each cache found, next to the memory it took."""
+    found = {
+        "prefix": (document["cache_hit_fraction"], document["kv_cached"]["mean"], "KV blocks"),
+        "response": (
+            *spread(document["response_cache"], ("hit_fraction",)),
+            document["response_cache"]["bytes"]["mean"],
+            "bytes",
+        ),
+    }
+    return [[name, *row] for name, row in found.items() if row[1] is not None]
 
 
 def _by_class(document: Mapping[str, Any]) -> list[list[Any]]:
