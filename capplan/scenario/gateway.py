@@ -125,8 +125,7 @@ class Reserve(Part):
 
     The last ``concurrency`` free slots go only to requests whose priority is ``priority`` or more
     urgent (a lower number); with tenant quotas, only to those within their quota.
-    Source: Kelly, "Loss networks", Annals of Applied Probability 1, 1991, section 3.4 (trunk
-    reservation).
+    Source: Kelly, "Loss networks", Annals of Applied Probability 1(3), 1991 (trunk reservation).
     """
 
     priority: int

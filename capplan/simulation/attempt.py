@@ -147,8 +147,9 @@ FINAL = frozenset(
 )
 """Reasons (up to a colon, behind which stands the limit's name) that mean "do not retry".
 
-Source: RFC 9110, "HTTP Semantics", 2022, sections 15.5.1 (400: not to be repeated unchanged) and
-15.5.14 (413); Beyer et al. (eds.), "Site Reliability Engineering", 2016, chapter 21.
+Source: RFC 9110, "HTTP Semantics", 2022, sections 15.5.1 (400: an error of the client) and 15.5.14
+(413); Beyer et al. (eds.), "Site Reliability Engineering", 2016, chapter 21 ("overloaded; don't
+retry").
 """
 
 
