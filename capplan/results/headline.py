@@ -37,10 +37,10 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     """Return the figures of a run, over the requests that start after the warm-up.
 
     ``ttft_s``, ``tpot_s`` and ``e2e_s`` are of successes only; the ``*_censored_s`` beside them
-    count every other request as +inf. ``degraded`` answers are counted under their outcome too,
-    and are successes for a class that allows them. Rates divide by the time from the end of the
-    warm-up to the end of the run. ``table`` is the run's :func:`per_request`, if there is one
-    already.
+    count every other request as +inf. ``send_lag_s`` is of attempts: how late the client itself
+    was, which is in all of them. ``degraded`` answers are counted under their outcome too, and are
+    successes for a class that allows them. Rates divide by the time from the end of the warm-up to
+    the end of the run. ``table`` is the run's :func:`per_request`, if there is one already.
 
     Returns
     -------
@@ -126,6 +126,7 @@ def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) 
         "retry_amplification": _per(len(attempts), offered),
         **{column: summary(requests.loc[requests["success"], column]) for column in LATENCIES[:3]},
         **{column: summary(requests[column]) for column in LATENCIES[3:]},
+        "send_lag_s": summary(attempts["sent_s"] - attempts["intended_start_s"]),
         "queue_wait_s": {layer: summary(waits[layer]) for layer in QUEUES},
         "error_rate_fraction": _per(counts["rejected"] + counts["failed"], offered),
         "timeout_fraction": _per(counts["timed_out"], offered),

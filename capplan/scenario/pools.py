@@ -304,7 +304,7 @@ class Pool(Part):
     """How many replicas stand on one machine, which they lose together; None = nobody says."""
     step_factors: tuple[Factor, ...] = ()
     """Mixed accelerators: steps and batches of replica i take the i-th of these times as long, in
-    turn; empty = all the same."""
+    turn; empty = all the same. The budget and the closed forms know only factor 1."""
     model_load: ModelLoad | None = None
     """What a replica loads that returns; None = it serves as soon as it is back."""
     cold_start_s: Seconds | None = None

@@ -79,6 +79,11 @@ class Callers:
             self._goes = self._generate
         return self._generator
 
+    @property
+    def generator(self) -> Generator | None:
+        """Return the load generator that everything goes through; None = it has no limits."""
+        return self._generator
+
     def start(self, gateway: GatewayHost) -> None:
         """Begin to send to a gateway."""
         self._gateway = gateway

@@ -10,8 +10,11 @@ layer           ``replica``        metrics
 caller          empty              in_flight, arrivals_rps (attempts), succeeded_rps,
                                    rejected_rps, timed_out_rps, failed_rps; where callers try
                                    again retries_rps, with a retry budget retries_dropped_rps,
-                                   where they hedge hedges_rps, cancelled_rps
-gateway         empty              length, in_flight, status_<code>_rps (400, 429, 502, 503)
+                                   where they hedge hedges_rps, cancelled_rps; where the load
+                                   generator has limits generator_waiting (not sent yet)
+gateway         empty              length, in_flight, status_<code>_rps (400, 429, 502, 503);
+                                   with a response cache response_cache_bytes and _entries (what
+                                   it keeps), response_cache_hits_rps and _lookups_rps
 service_queue   name of the pool   length, in_flight (of its replicas), replicas, refused_rps
 scheduler_queue name of a replica  length, refused_rps, preemptions_per_s
 prefill         name of a replica  running, tokens_per_s
@@ -19,7 +22,9 @@ decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usag
                                    busy_fraction, step_time_s, batch_size (means per step);
                                    with contiguous KV kv_internal_fragmentation_fraction (of
                                    what is reserved), kv_external_fragmentation_fraction (free
-                                   space outside the largest hole); with several models
+                                   space outside the largest hole); with prefix caching
+                                   kv_cached_fraction (held by nobody but the cache, and free
+                                   for who needs room); with several models
                                    resident_models, loads_per_s, evictions_per_s,
                                    loading_fraction (of the time), and waiting_for_model in
                                    scheduler_queue (part of its length)
@@ -309,6 +314,8 @@ def scaler_probes(pool: str, scaler: Autoscaler, rules: Rules) -> Iterable[Probe
 
 def _caller_probes(callers: Callers) -> Iterable[Probe]:
     yield Probe("caller", "", "in_flight", lambda: callers.in_flight)
+    if (generator := callers.generator) is not None:
+        yield Probe("caller", "", "generator_waiting", lambda: generator.waiting)
     yield Probe("caller", "", "arrivals_rps", lambda: len(callers.log), total=True)
     for outcome in ("succeeded", "rejected", "timed_out", "failed"):
         yield Probe(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.results import check_books
+from capplan.results import check_books, headline
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
@@ -343,12 +343,15 @@ def test_a_generator_at_its_rate_lags_and_latencies_count_from_the_intended_star
     limit = {"kind": "generator_limit", "at_s": 0.0, "rate_rps": 5.0}
     scenario = build(batching=dynamic(0.1), replicas=9, faults=[limit])
     times = np.arange(20) / 10
-    log = run(scenario, trace_of(times)).requests
+    result = run(scenario, trace_of(times))
+    log = result.requests
     assert log["intended_start_s"].tolist() == pytest.approx(times.tolist())
     assert log["sent_s"].tolist() == pytest.approx((np.arange(20) / 5).tolist())
     parts = segments(log)
     assert parts["send_lag_s"].tolist() == pytest.approx(times.tolist())
     assert parts.sum(axis=1).tolist() == pytest.approx((times + 0.1).tolist())
+    assert headline(result)["send_lag_s"]["mean"] == pytest.approx(times.mean())
+    assert metric(result, "generator_waiting", "").max() == 10  # of 20, half could be sent
 
 
 def test_a_limit_that_is_lifted_lets_everybody_go(build, dynamic, trace_of):
