@@ -170,8 +170,8 @@ def test_who_waits_behind_a_reserve_does_not_hold_up_the_urgent(shared, trace_of
 def test_a_reserve_loses_calls_as_trunk_reservation_does(single_queue, trace_of, load, share):
     """Poisson arrivals, exponential service, no queue: the birth-death chain of the source.
 
-    Source: Kelly, "Loss networks", 1991, trunk reservation: with n of C slots used both classes come in
-    while C - n > R, then only the urgent one.
+    Source: Kelly, "Loss networks", 1991 (trunk reservation): with n of C slots used both classes
+    come in while C - n > R, then only the urgent one.
     """
     slots, kept, count = 8, 2, 40_000
     rng = np.random.default_rng(11)
