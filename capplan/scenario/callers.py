@@ -54,8 +54,7 @@ class Retry(Part):
     caller tries it again; see ``gateway.drop_final_retries``."""
     honour_retry_after: bool = True
     max_retry_after_s: PositiveSeconds | None = None
-    """The caller waits no longer than this because of a Retry-After, s; None = as it says.
-    Source: urllib3 project, ``util/retry.py``, ``Retry.retry_after_max``, version 2.6."""
+    """The caller waits no longer than this because of a Retry-After, s; None = as it says."""
     budget: RetryBudget | None = None
     """None = as many retries as the other limits allow."""
 
@@ -78,6 +77,7 @@ class Hedge(Part):
     ten beyond the quantile; there is no hedge before as many as that are known. At most ``most``
     for one request, and within the retry budget if there is one. An attempt that loses is cancelled
     at the caller (reason ``hedge_lost``); one that fails while another goes on is not tried again.
+    A gateway cannot tell a hedge from a retry: its own budget counts it as one.
     Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, "Hedged requests" (after the
     95th percentile, so that the load grows by about 5 %).
     """

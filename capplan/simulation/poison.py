@@ -29,12 +29,10 @@ def poisoned_rows(
     if not any(shares.values()):
         return frozenset()
     default = scenario.request_class().name
-    if "request_class" in frame:
-        names = frame["request_class"].astype("object")
-        fractions = names.where(names.notna(), default).map(shares).to_numpy(float)
-    else:
-        fractions = shares[default]
-    return frozenset((rng.random(len(frame)) < fractions).nonzero()[0].tolist())
+    names = frame["request_class"].tolist() if "request_class" in frame else [default] * len(frame)
+    drawn = rng.random(len(frame)).tolist()
+    own = (shares.get(name, shares[default]) for name in names)  # a missing name is the default's
+    return frozenset(row for row, share in enumerate(own) if drawn[row] < share)
 
 
 def poison_of(pool: Pool, scenario: Scenario, rows: frozenset[int]) -> Poison | None:
