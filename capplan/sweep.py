@@ -255,6 +255,7 @@ def _answer(run: _Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return {**key, "feasible": False, "reason": _reason(err), "outcome": "fail"}, []
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
     classes = figures.pop("by_class")
+    del figures["breakers"]  # a table of its own, in each run's document
     verdict = judge(result, run.scenario)
     end = {
         "feasible": True,

@@ -81,13 +81,15 @@ class Release(Part):
     """When an open rule closes: once the metric has been beyond *this* limit for ``for_s``.
 
     The limit lies on the other side of the rule's own (hysteresis): ``below`` for a rule that
-    opens above its limit, ``above`` for one that opens below. None = at the rule's own limit.
+    opens above its limit, ``above`` for one that opens below; or it is ``limit_factor`` times the
+    rule's own limit. None = at the rule's own limit.
     What is not measured closes nothing, so a rule that refuses everybody may never see how well
     it is: ``after_s`` closes it whatever is measured, and it opens again if it must (half-open).
     """
 
     below: Threshold | None = None
     above: Threshold | None = None
+    limit_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     for_s: Seconds = 0.0
     after_s: PositiveSeconds | None = None
     origins: dict[str, Origin] = Field(default_factory=dict)
@@ -242,19 +244,44 @@ class Breaker(Part):
                 when.below is not None and release.above is not None and release.above < when.below,
                 f"release.above: at least when.below {when.below}, got {release.above}",
             ),
+            *self._factor_clashes(),
         ]
         if told := "; ".join(text for wrong, text in clashes if wrong):
             raise ValueError(told)
         return self
 
+    def _factor_clashes(self) -> list[tuple[bool, str]]:
+        factor, above = self.release.limit_factor, self.when.above is not None
+        if factor is None:
+            return []
+        limit = self.when.above if self.when.above is not None else self.when.below
+        both = self.release.above is not None or self.release.below is not None
+        side, bound = ("above", "at most 1") if above else ("below", "at least 1")
+        wrong = factor > 1 if above else factor < 1
+        return [
+            (both, "release.limit_factor stands in place of below and above"),
+            (not limit or limit < 0, f"release.limit_factor needs a positive limit, got {limit}"),
+            (wrong, f"release.limit_factor: {bound} for a rule that opens {side}, got {factor:g}"),
+        ]
+
+    @property
+    def release_at(self) -> float | None:
+        """Return the limit beyond which the rule closes; None = its own."""
+        release = self.release
+        stated = release.below if self.when.above is not None else release.above
+        limit = self.when.above if self.when.above is not None else self.when.below
+        if release.limit_factor is None or limit is None:
+            return stated
+        return limit * release.limit_factor
+
     def released(self, value: float) -> bool:
         """Return whether a value is beyond the limit at which the rule closes; NaN is not."""
-        when, release = self.when, self.release
+        when, at = self.when, self.release_at
         if when.above is not None:
-            return value <= when.above if release.below is None else value < release.below
+            return value <= when.above if at is None else value < at
         if when.below is None:
             return False
-        return value >= when.below if release.above is None else value > release.above
+        return value >= when.below if at is None else value > at
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ FIELDS = [
         {f"{G}.when": {"metric": "queue_length", "below": 2}, f"{G}.then": CUT},
         (f"{G}.release.above", 9),
     ),
+    (Release, "limit_factor", {}, (f"{G}.release.limit_factor", 0.3)),
     (Release, "for_s", {}, (f"{G}.release.for_s", 0.6)),
     (Release, "after_s", {f"{G}.release": {"below": 0}}, (f"{G}.release.after_s", 0.5)),
     (Breaker, "pool", {}, (f"{G}.pool", "other")),

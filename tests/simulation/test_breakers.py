@@ -98,6 +98,8 @@ def test_a_rule_opens_after_its_time_and_closes_only_below_its_release(line):
     assert times(late) == [(3.0, "open"), (5.0, "close")]
     sticky = line([rule(REFUSE, above=5, release={"below": 4})], arrivals=burst)
     assert times(sticky) == [(1.0, "open"), (7.0, "close")]
+    same = line([rule(REFUSE, above=5, release={"limit_factor": 0.8})], arrivals=burst)
+    assert times(same) == times(sticky)
     slow = line([rule(REFUSE, above=5, release={"for_s": 2.0})], arrivals=burst)
     assert times(slow) == [(1.0, "open"), (7.0, "close")]
     often = line([rule(REFUSE, above=5, check_every_s=0.3)], arrivals=burst)
@@ -514,6 +516,16 @@ WRONG = [
     ({"when": {"metric": "up", "above": 1, "request_class": "chat"}}, "request_class is of"),
     ({"release": {"above": 1}}, "is released below one"),
     ({"release": {"below": 9}}, r"release.below: at most when.above 5.0, got 9.0"),
+    ({"release": {"limit_factor": 1.2}}, "limit_factor: at most 1 for a rule that opens above"),
+    ({"release": {"limit_factor": 0.5, "below": 1}}, "in place of below and above"),
+    (
+        {"when": {"metric": "up", "below": 2}, "release": {"limit_factor": 0.5}},
+        "at least 1 for a rule that opens below",
+    ),
+    (
+        {"when": {"metric": "up", "above": -2}, "release": {"limit_factor": 0.5}},
+        "needs a positive limit, got -2",
+    ),
     ({"then": []}, "at least 1"),
     ({"then": [{"kind": "route", "to": "tiny"}]}, "breakers.guard.then.to: 'tiny' is none of llm"),
     ({"then": [{"kind": "route", "to": "llm"}]}, "route to another pool than llm itself"),

@@ -1,0 +1,73 @@
+"""Named rules in scenario files: loaded, varied, and honest about whose thresholds they are."""
+
+import pytest
+
+from capplan.bundled import data_path
+from capplan.scenario import origin
+from capplan.scenario.files import load_scenario, read_yaml, with_values, write_scenario
+from capplan.schema import DataError
+
+PRESETS = sorted(file.stem for file in data_path("breakers").glob("*.yaml"))
+SCENARIOS = sorted(file.stem for file in data_path("scenarios").glob("*.yaml"))
+OWN = {
+    "name": "own",
+    "when": {"metric": "queue_length", "above": 9},
+    "then": [{"kind": "refuse", "origins": {"retry_after_s": "measured"}}],
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_named_set_fits_every_bundled_scenario(name, preset):
+    scenario = load_scenario(name, values={"breakers": preset})
+    assert [rule.name for rule in scenario.breakers] == [
+        rule["name"] for rule in read_yaml(data_path("breakers", f"{preset}.yaml"))
+    ]
+
+
+def test_the_thresholds_of_the_tiered_default_are_those_that_were_asked_for():
+    rules = {b.name: b for b in load_scenario("benchmark", values={"breakers": PRESETS}).breakers}
+    assert (rules["slow"].when.above, rules["slow"].when.quantile) == (2.0, 0.99)
+    assert rules["slow"].then[0].kind == "greedy"
+    assert rules["fragmented"].when.above == 0.4
+    assert rules["fragmented"].then[0].kind == "pause_and_compact"
+    assert (rules["overfull"].when.above, rules["overfull"].then[0].status) == (200, 503)
+    assert rules["overfull"].then[0].retry_after_s > 0
+    assert rules["standby"].then[0].ready_at_most_s == 90.0
+
+
+def test_every_threshold_of_a_named_set_is_a_default():
+    scenario = load_scenario("benchmark", values={"breakers": PRESETS})
+    for rule in scenario.breakers:
+        assert origin(rule.when, "above") == "default"
+        assert origin(rule.release, "limit_factor") == "default"
+    assert origin(scenario.breakers[-1].then[0], "ready_at_most_s") == "default"
+
+
+def test_a_threshold_that_is_set_is_a_promise_and_the_others_stay_defaults():
+    values = {"breakers.slow.when.above": 1.5}
+    first = load_scenario("benchmark", values={"breakers": "tiered-default"})
+    again = with_values(first, values)
+    slow, fragmented, *_ = again.breakers
+    assert (slow.when.above, origin(slow.when, "above")) == (1.5, "promise")
+    assert slow.release_at == pytest.approx(1.2)
+    assert origin(slow.release, "limit_factor") == origin(fragmented.when, "above") == "default"
+
+
+def test_a_file_may_name_a_set_beside_rules_of_its_own(tmp_path):
+    text = write_scenario(load_scenario("benchmark"))
+    file = tmp_path / "mine.yaml"
+    file.write_text(text + "breakers: [tiered-default]\n")
+    varied = load_scenario(file, values={"breakers.overfull.when.above": 50})
+    assert {b.name: b.when.above for b in varied.breakers}["overfull"] == 50
+    both = load_scenario("benchmark", values={"breakers": ["tiered-default", OWN]})
+    assert [b.name for b in both.breakers][-1] == "own"
+    assert origin(both.breakers[-1].then[0], "retry_after_s") == "measured"
+    written = tmp_path / "written.yaml"
+    written.write_text(write_scenario(both))
+    assert load_scenario(written) == both
+
+
+def test_an_unknown_set_names_those_that_there_are():
+    with pytest.raises(DataError, match=r"breakers: a list of rules, or the name .* got 'tiered'"):
+        load_scenario("benchmark", values={"breakers": ["tiered"]})
