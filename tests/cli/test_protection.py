@@ -1,0 +1,47 @@
+"""What breakers did stands in the document of a run, and in the reader's console."""
+
+import json
+
+import pytest
+
+from capplan.cli import main
+
+CUT = {
+    "name": "cut",
+    "when": {"metric": "running", "above": 0},
+    "then": [{"kind": "max_tokens", "tokens": 8}],
+}
+LINE = ["simulate", "benchmark", "--set", "requests=200"]
+
+
+@pytest.fixture(name="call")
+def _call(capsys):
+    def call(*words):
+        assert main([*LINE, *words]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_degraded_answers_and_breakers_are_in_the_document(call):
+    found = json.loads(call("--set", f"breakers={json.dumps([CUT])}", "--json"))
+    [rule] = found["breakers"]
+    assert (rule["rule"], rule["pool"], rule["opened"] >= 1) == ("cut", "llm", True)
+    assert 0 < found["degraded"] <= found["outcomes"]["succeeded"]
+    assert found["by_class"]["benchmark"]["degraded"] == found["degraded"]
+    good = found["goodput_fraction"] * found["offered"]
+    assert good == pytest.approx(found["outcomes"]["succeeded"] - found["degraded"])
+
+
+def test_without_breakers_the_document_has_the_same_keys(call):
+    found = json.loads(call("--json"))
+    assert (found["breakers"], found["degraded"]) == ([], 0)
+
+
+def test_the_console_tells_what_opened_and_how_many_answers_it_cost(call):
+    told = call("--set", f"breakers={json.dumps([CUT])}")
+    assert "of these degraded" in told
+    assert any(line.split()[:2] == ["cut", "llm"] for line in told.splitlines())
+    quiet = call("--set", "breakers=tiered-default")
+    assert "of these degraded" not in quiet
+    assert any(line.split()[:3] == ["overfull", "llm", "0"] for line in quiet.splitlines())
