@@ -41,31 +41,38 @@ STATE = np.dtype(
     [
         (name, np.int64)
         for name in [
-            *("places", "max_tokens", "block_tokens", "kv_blocks", "chunked", "by_priority"),
-            *("step", "free_blocks", "running", "decoding", "context_tokens", "partial", "newest"),
-            *("admissions", "tickets", "waiting", "waiting_rows", "ends_rows", "chunks", "aborted"),
-            *("planned", "passed"),
+            *("sequences_limit", "tokens_limit", "block_tokens", "kv_blocks", "chunked"),
+            *("by_priority", "watermark", "threshold", "most_partial", "most_long", "ahead"),
+            *("drafted", "tick", "ticks", "decode_steps", "free_blocks", "budget", "running"),
+            *("decoding", "branches", "seats", "context_tokens", "newest", "admissions"),
+            *("tickets", "waiting", "waiting_rows", "aside", "ends_rows", "chunks", "partials"),
+            *("aborted", "planned", "passed"),
             *("steps", "sequences", "prefill_tokens", "output_tokens", "preemptions"),
         ]
     ]
-    + [("begun_s", np.float64)]
+    + [
+        (name, np.float64)
+        for name in ("ticks_per_step", "draft_steps", "began_s", "ended_s", "begun_s")
+    ]
 )
 """One replica: its limits, what runs, and the uncompiled engine's totals.
 
-``partial`` and ``newest`` are slots, -1 = none; ``planned`` steps are in the plan, of which
-``passed`` are over; ``*_rows`` are the sizes of heaps, with rows of jobs that left.
+``newest`` is a slot, -1 = none; ``planned`` steps are in the plan, of which ``passed`` are over;
+``*_rows`` are the sizes of heaps, with rows of jobs that left, ``aside``, ``chunks`` and
+``partials`` those of lists. ``began_s`` is when the last step did, ``begun_s`` the length of all.
 """
 
 JOB = np.dtype(
     [
         (name, np.int64)
         for name in [
-            *("prompt_tokens", "output_tokens", "priority", "known_tokens", "computed_tokens"),
-            *("prefilled_tokens", "generated_tokens", "finish_step", "phase", "admission"),
-            *("ticket", "running", "aborted", "older", "newer", "batch_id", "batch_size"),
+            *("prompt_tokens", "output_tokens", "priority", "rank", "width", "known_tokens"),
+            *("computed_tokens", "kv_tokens", "prefilled_tokens", "generated_tokens"),
+            *("finish_step", "phase", "admission", "ticket", "partial", "running", "aborted"),
+            *("older", "newer", "batch_id", "batch_size"),
         ]
     ]
-    + [("batch_in_s", np.float64), ("prefill_end_s", np.float64)]
+    + [(name, np.float64) for name in ("joined_s", "batch_in_s", "prefill_end_s")]
 )
 """One slot. ``ticket`` is 0 when it does not wait; ``older`` and ``newer`` chain the running."""
 
@@ -99,7 +106,11 @@ class Arrays(NamedTuple):
     chunks: Whole
     """Slot and tokens of the prefills of the running step."""
     phases: Whole
-    """How many sequences need a block at each phase."""
+    """How many blocks are needed at each phase."""
+    aside: Whole
+    """Rows of ``waiting`` that are passed over, or slots that are gone through."""
+    partials: Whole
+    """Slots whose prefill is in progress."""
     plan: Numbers
     """Ends and lengths of the planned steps."""
     left: Numbers
@@ -350,8 +361,7 @@ def _wait(r: Arrays, slot: int, ticket: int) -> None:
                 rows += 1
         s.waiting_rows = rows
     r.jobs[slot].ticket = ticket
-    rank = r.jobs[slot].priority if s.by_priority else 0
-    _heap_push(r.waiting, s.waiting_rows, rank, ticket, slot)
+    _heap_push(r.waiting, s.waiting_rows, r.jobs[slot].rank, ticket, slot)
     s.waiting_rows += 1
     s.waiting += 1
 
@@ -375,6 +385,30 @@ def _stop_waiting(r: Arrays, slot: int) -> None:
     r.state[0].waiting -= 1
 
 
+# --- passing over ---------------------------------------------------------------------------------
+
+
+@compiled
+def _pass_over(r: Arrays) -> None:
+    """Leave out who is served next, until :func:`_return_passed`."""
+    s = r.state[0]
+    for column in range(3):
+        r.aside[s.aside, column] = r.waiting[0, column]
+    s.aside += 1
+    _heap_pop(r.waiting, s.waiting_rows)
+    s.waiting_rows -= 1
+
+
+@compiled
+def _return_passed(r: Arrays) -> None:
+    s = r.state[0]
+    for row in range(s.aside):
+        rank, ticket, slot = r.aside[row, 0], r.aside[row, 1], r.aside[row, 2]
+        _heap_push(r.waiting, s.waiting_rows, rank, ticket, slot)
+        s.waiting_rows += 1
+    s.aside = 0
+
+
 # --- running sequences and their blocks ----------------------------------------------------------
 
 
@@ -384,8 +418,11 @@ def _blocks(s: State, tokens: int) -> int:
 
 
 @compiled
-def _release(r: Arrays, slot: int) -> None:
-    """Take a sequence out of the running batch and free its blocks (between two steps)."""
+def _release(r: Arrays, slot: int, ahead: int) -> None:
+    """Take a sequence out of the running batch and free its blocks.
+
+    ``ahead``: for how many ticks of the step that is being formed it has room already.
+    """
     s = r.state[0]
     job = r.jobs[slot]
     if job.older >= 0:
@@ -396,18 +433,33 @@ def _release(r: Arrays, slot: int) -> None:
         s.newest = job.older
     job.running = 0
     s.running -= 1
+    s.seats -= job.width
     if job.finish_step == 0:
-        s.free_blocks += _blocks(s, job.computed_tokens)
-        if s.partial == slot:
-            s.partial = -1
+        s.free_blocks += job.width * _blocks(s, job.kv_tokens)
+        _no_longer_partial(r, slot)
         return
-    job.generated_tokens = job.output_tokens - (job.finish_step - s.step)
-    context = job.prompt_tokens + job.generated_tokens
-    s.free_blocks += _blocks(s, context - 1)
-    r.phases[job.phase] -= 1
+    job.generated_tokens = job.output_tokens - max(job.finish_step - s.tick, 0)
+    context = job.prompt_tokens + job.output_tokens - (job.finish_step - s.tick)
+    s.free_blocks += job.width * _blocks(s, context - 1 + s.drafted + ahead)
+    r.phases[job.phase] -= job.width
     s.decoding -= 1
-    s.context_tokens -= context
+    s.branches -= job.width
+    s.context_tokens -= job.width * context
     job.finish_step = 0
+
+
+@compiled
+def _no_longer_partial(r: Arrays, slot: int) -> None:
+    s = r.state[0]
+    if not r.jobs[slot].partial:
+        return
+    r.jobs[slot].partial = 0
+    kept = 0
+    for row in range(s.partials):
+        if r.partials[row, 0] != slot:
+            r.partials[kept, 0] = r.partials[row, 0]
+            kept += 1
+    s.partials = kept
 
 
 @compiled
@@ -425,126 +477,250 @@ def _victim(r: Arrays) -> int:
 
 
 @compiled
-def _preempt(r: Arrays, slot: int, started: bool) -> None:
-    """Send a job back to the queue; ``started``: it may hold its block of this step."""
+def _preempt(r: Arrays, slot: int, ahead: int) -> None:
+    """Send a job back to the queue; ``ahead`` as in :func:`_release`."""
     s = r.state[0]
-    job = r.jobs[slot]
-    if started and job.finish_step and job.phase == -s.step % s.block_tokens:
-        s.free_blocks += 1
-    _release(r, slot)
+    if r.jobs[slot].finish_step:
+        s.budget += r.jobs[slot].width * (1 + s.drafted)
+    else:
+        s.budget += _unschedule(r, slot)
+    _release(r, slot, ahead)
     s.preemptions += 1
     s.tickets += 1
     _wait(r, slot, -s.tickets)
+
+
+@compiled
+def _unschedule(r: Arrays, slot: int) -> int:
+    """Take a prefill out of this step; return the tokens of its chunk."""
+    s = r.state[0]
+    kept = found = 0
+    for row in range(s.chunks):
+        if r.chunks[row, 0] == slot:
+            found = r.chunks[row, 1]
+        else:
+            r.chunks[kept, 0], r.chunks[kept, 1] = r.chunks[row, 0], r.chunks[row, 1]
+            kept += 1
+    s.chunks = kept
+    return found
 
 
 # --- forming a step ------------------------------------------------------------------------------
 
 
 @compiled
-def _schedule(r: Arrays, slot: int, chunk: int) -> float:
-    """Give a prefill its chunk of this step; return the attended pairs."""
+def _ticks(s: State, steps: int, tick: int) -> int:
+    """Return how many tokens each sequence makes in the step after so many."""
+    return math.floor((steps + 1) * s.ticks_per_step) - tick
+
+
+@compiled
+def _room(r: Arrays, slot: int, chunk: int) -> int:
+    """Return the tokens to have room for after a chunk: with the last, also for the draft."""
+    job = r.jobs[slot]
+    tokens = job.computed_tokens + chunk
+    return tokens + r.state[0].drafted if tokens == job.known_tokens else tokens
+
+
+@compiled
+def _needed(r: Arrays, slot: int, tokens: int) -> int:
+    """Return how many more blocks a prefill needs to store so many tokens."""
     s = r.state[0]
     job = r.jobs[slot]
-    before = job.computed_tokens
-    s.free_blocks -= _blocks(s, before + chunk) - _blocks(s, before)
+    return job.width * (_blocks(s, tokens) - _blocks(s, job.kv_tokens))
+
+
+@compiled
+def _schedule(r: Arrays, slot: int, chunk: int) -> None:
+    """Give a prefill its chunk of this step."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    tokens = _room(r, slot, chunk)
+    s.free_blocks -= _needed(r, slot, tokens)
+    job.kv_tokens = tokens
     r.chunks[s.chunks, 0], r.chunks[s.chunks, 1] = slot, chunk
     s.chunks += 1
-    s.partial = slot if before + chunk < job.known_tokens else -1
-    return chunk * (before + chunk / 2)
+    s.budget -= chunk
+    if job.computed_tokens + chunk >= job.known_tokens:
+        _no_longer_partial(r, slot)
+    elif not job.partial:
+        job.partial = 1
+        r.partials[s.partials, 0] = slot
+        s.partials += 1
 
 
 @compiled
 def _decode_blocks(r: Arrays) -> None:
     """Allocate what decoding needs in this step, preempting where there is not enough."""
     s = r.state[0]
-    phase = -s.step % s.block_tokens
-    while r.phases[phase] > s.free_blocks:
-        _preempt(r, _victim(r), False)
-    s.free_blocks -= r.phases[phase]
+    for ahead in range(s.ticks):
+        phase = -(s.tick + ahead) % s.block_tokens
+        while r.phases[phase] > s.free_blocks:
+            _preempt(r, _victim(r), ahead)
+        s.free_blocks -= r.phases[phase]
 
 
 @compiled
-def _continue_prefill(r: Arrays, budget: int) -> tuple[int, float]:
-    """Schedule the next chunk of the partial prefill; return its tokens and pairs."""
+def _continue_prefills(r: Arrays) -> None:
+    """Schedule the next chunk of each prefill in progress."""
     s = r.state[0]
-    slot = s.partial
-    before = r.jobs[slot].computed_tokens
-    chunk = min(r.jobs[slot].known_tokens - before, budget)
-    needed = _blocks(s, before + chunk) - _blocks(s, before)
-    while needed > s.free_blocks:
+    count = s.partials
+    for row in range(count):
+        r.aside[row, 0] = r.partials[row, 0]
+    for row in range(count):
+        if r.jobs[r.aside[row, 0]].partial:
+            _continue_prefill(r, r.aside[row, 0])
+
+
+@compiled
+def _continue_prefill(r: Arrays, slot: int) -> None:
+    """Schedule the next chunk of a prefill, preempting where blocks are short."""
+    s = r.state[0]
+    left = r.jobs[slot].known_tokens - r.jobs[slot].computed_tokens
+    chunk = min(left, s.threshold, s.budget)
+    tokens = _room(r, slot, chunk)
+    while _needed(r, slot, tokens) > s.free_blocks:
         victim = _victim(r)
-        _preempt(r, victim, True)
+        _preempt(r, victim, s.ticks)
         if victim == slot:
-            return 0, 0.0
-    return chunk, _schedule(r, slot, chunk)
+            return
+    _schedule(r, slot, chunk)
+
+
+ALL, LATE, SEATS, BUDGET, BLOCKS = 0, 1, 2, 3, 4
+"""Why no more are admitted: nobody waits, who waits came too late, or what there is too little of
+(too many prefills in progress count as too few tokens)."""
 
 
 @compiled
-def _admit(r: Arrays, budget: int, now_s: float) -> tuple[float, bool]:
-    """Admit while tokens, places and blocks last; return the pairs, and if tokens ran out."""
+def _admit(r: Arrays, now_s: float, formed_s: float) -> int:
+    """Admit while tokens, places and blocks last; return why it ended.
+
+    Who came after ``formed_s`` is not known yet.
+    """
     s = r.state[0]
-    pairs = 0.0
-    first_new, out_of_tokens = s.chunks, False
-    while s.running < s.places:
-        slot = _first_waiting(r)
-        if slot < 0:
-            break
-        job = r.jobs[slot]
-        known = job.prompt_tokens + job.generated_tokens
-        if budget <= 0 or (known > budget and not s.chunked):
-            out_of_tokens = True
-            break
-        chunk = min(known, budget)
-        if _blocks(s, chunk) > s.free_blocks:
-            break
-        _stop_waiting(r, slot)
-        s.admissions += 1
-        job.admission = s.admissions
-        job.known_tokens, job.computed_tokens = known, 0
-        job.running, job.older, job.newer = 1, s.newest, -1
-        if s.newest >= 0:
-            r.jobs[s.newest].newer = slot
-        s.newest = slot
-        s.running += 1
-        pairs += _schedule(r, slot, chunk)
-        budget -= chunk
-    size = s.decoding + s.chunks
+    first_new = s.chunks
+    why = _admit_each(r, formed_s)
+    _return_passed(r)
+    size = s.branches + s.chunks
     for row in range(first_new, s.chunks):
         job = r.jobs[r.chunks[row, 0]]
         if math.isnan(job.batch_in_s):
             job.batch_in_s = now_s
             job.batch_id, job.batch_size = s.steps + 1, size
-    return pairs, out_of_tokens
+    return why
+
+
+@compiled
+def _admit_each(r: Arrays, formed_s: float) -> int:
+    s = r.state[0]
+    slot = _first_waiting(r)
+    while slot >= 0:
+        job = r.jobs[slot]
+        if s.budget <= 0:
+            return BUDGET
+        if job.joined_s > formed_s:
+            return LATE
+        if s.seats + job.width > s.sequences_limit:
+            return SEATS
+        known = job.prompt_tokens + job.generated_tokens
+        job.known_tokens, job.computed_tokens, job.kv_tokens = known, 0, 0
+        chunk = min(known, s.threshold)
+        long = chunk > s.budget
+        chunk = min(chunk, s.budget)
+        if (long and not s.chunked) or (chunk < known and s.partials >= s.most_partial):
+            return BUDGET
+        spare = s.watermark if s.decoding or s.chunks else 0
+        if known > s.threshold and _long_prefills(r) >= s.most_long:
+            _pass_over(r)
+        elif job.width * _blocks(s, _room(r, slot, chunk)) + spare > s.free_blocks:
+            return BLOCKS
+        else:
+            _stop_waiting(r, slot)
+            _run(r, slot)
+            _schedule(r, slot, chunk)
+        slot = _first_waiting(r)
+    return ALL
+
+
+@compiled
+def _long_prefills(r: Arrays) -> int:
+    s = r.state[0]
+    count = 0
+    for row in range(s.partials):
+        job = r.jobs[r.partials[row, 0]]
+        count += job.known_tokens - job.computed_tokens > s.threshold
+    return count
+
+
+@compiled
+def _run(r: Arrays, slot: int) -> None:
+    """Let a job be the newest of those that run."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    s.admissions += 1
+    job.admission = s.admissions
+    job.running, job.older, job.newer = 1, s.newest, -1
+    if s.newest >= 0:
+        r.jobs[s.newest].newer = slot
+    s.newest = slot
+    s.running += 1
+    s.seats += job.width
 
 
 @compiled
 def _begin(r: Arrays, now_s: float) -> float:
     """Form the next step and plan ahead; return when the plan ends, s: inf if nothing is to do."""
     s = r.state[0]
-    preemptions, out_of_tokens, pairs = s.preemptions, False, 0.0
+    preemptions, why = s.preemptions, ALL
     s.chunks = s.planned = s.passed = 0
+    s.ticks = _ticks(s, s.decode_steps, s.tick)
     _decode_blocks(r)
-    budget = s.max_tokens - s.decoding
-    if s.partial >= 0:
-        chunk, pairs = _continue_prefill(r, budget)
-        budget -= chunk
+    s.budget = max(s.tokens_limit - s.branches * (1 + s.drafted), 0)
+    if s.partials:
+        _continue_prefills(r)
+    formed_s = s.began_s if s.ahead and s.ended_s == now_s and s.running else now_s
+    s.began_s = now_s
     if s.waiting and s.preemptions == preemptions:
-        more, out_of_tokens = _admit(r, budget, now_s)
-        pairs += more
+        why = _admit(r, now_s, formed_s)
     if not s.running:
         return math.inf
-    tokens = 0
+    tokens, pairs = 0, 0.0
     for row in range(s.chunks):
-        tokens += r.chunks[row, 1]
-    seconds = step_seconds(r.law, float(tokens), pairs, float(s.decoding), float(s.context_tokens))
+        chunk = r.chunks[row, 1]
+        tokens += chunk
+        pairs += chunk * (r.jobs[r.chunks[row, 0]].computed_tokens + chunk / 2)
+    seconds = _step_s(r, float(tokens), pairs, s.branches, s.context_tokens)
     r.plan[0, END_S], r.plan[0, SECONDS] = now_s + seconds, seconds
     s.planned = 1
-    _begun(s, tokens, s.decoding + s.chunks, seconds)
-    nobody_joins = s.chunks == 0 or not out_of_tokens
-    undisturbed = s.preemptions == preemptions and not s.aborted
-    if s.partial < 0 and undisturbed and nobody_joins:
+    _begun(s, tokens, s.branches + s.chunks, seconds)
+    if not s.partials and s.preemptions == preemptions and not s.aborted and _nobody_joins(s, why):
         _look_ahead(r)
     return r.plan[s.planned - 1, END_S]
+
+
+@compiled
+def _nobody_joins(s: State, why: int) -> bool:
+    """Return whether whoever waits must wait until somebody leaves.
+
+    After this step's prefills the budget is at least as large, unless a sequence that decodes
+    takes several tokens of it; then a shorter chunk might find blocks.
+    """
+    if why in (ALL, SEATS) or s.chunks == 0:
+        return why != LATE
+    return why == BLOCKS and s.drafted == 0 and s.seats == s.running
+
+
+@compiled
+def _step_s(r: Arrays, tokens: float, pairs: float, branches: int, context: int) -> float:
+    """Return how long a step takes, with its draft."""
+    s = r.state[0]
+    if not s.drafted or not branches:
+        return step_seconds(r.law, tokens, pairs, float(branches), float(context))
+    draft_s = s.draft_steps * step_seconds(r.law, 0.0, 0.0, float(branches), float(context))
+    tokens += s.drafted * branches
+    pairs += s.drafted * (context + branches * s.drafted / 2)
+    return step_seconds(r.law, tokens, pairs, float(branches), float(context)) + draft_s
 
 
 @compiled
@@ -559,43 +735,45 @@ def _begun(s: State, tokens: int, sequences: int, seconds: float) -> None:
 def _look_ahead(r: Arrays) -> None:
     """Plan the steps until somebody finishes or blocks run out; nobody joins meanwhile."""
     s = r.state[0]
+    tick, branches = s.tick + s.ticks, s.branches
+    context = s.context_tokens + s.branches * s.ticks
+    finish = tick + PLAN_STEPS * (1 + s.drafted)
     while s.ends_rows:
         job = r.jobs[r.ends[0, 2]]
         if job.finish_step == r.ends[0, 0] and job.admission == r.ends[0, 1]:
+            finish = min(finish, r.ends[0, 0])
             break
         _heap_pop(r.ends, s.ends_rows)
         s.ends_rows -= 1
-    steps = PLAN_STEPS
-    if s.ends_rows:
-        steps = min(steps, r.ends[0, 0] - s.step)
-    context = s.context_tokens + s.decoding
     for row in range(s.chunks):
         job = r.jobs[r.chunks[row, 0]]
-        steps = min(steps, job.output_tokens - job.generated_tokens)
-        context += job.known_tokens + 1
-    decoding = s.decoding + s.chunks
-    _mark_phases(r, 1)
+        finish = min(finish, tick + job.output_tokens - job.generated_tokens - 1)
+        branches += job.width
+        context += job.width * (job.known_tokens + 1)
+    _mark_phases(r, tick, 1)
     free = s.free_blocks
-    while s.planned < steps:
-        needed = r.phases[-(s.step + s.planned) % s.block_tokens]
-        if needed > free:
+    while s.planned < PLAN_STEPS and tick < finish:
+        ticks = _ticks(s, s.decode_steps + s.planned, tick)
+        for ahead in range(ticks):
+            free -= r.phases[-(tick + ahead) % s.block_tokens]
+        if free < 0:
             break
-        free -= needed
-        seconds = step_seconds(r.law, 0.0, 0.0, float(decoding), float(context))
+        seconds = _step_s(r, 0.0, 0.0, branches, context)
         r.plan[s.planned, END_S] = r.plan[s.planned - 1, END_S] + seconds
         r.plan[s.planned, SECONDS] = seconds
         s.planned += 1
-        context += decoding
-    _mark_phases(r, -1)
+        tick += ticks
+        context += branches * ticks
+    _mark_phases(r, s.tick + s.ticks, -1)
 
 
 @compiled
-def _mark_phases(r: Arrays, change: int) -> None:
-    """Count the prefills of this step as decoding, or no longer."""
+def _mark_phases(r: Arrays, tick: int, change: int) -> None:
+    """Count the prefills of this step, which ends at a tick, as decoding, or no longer."""
     s = r.state[0]
     for row in range(s.chunks):
-        known = r.jobs[r.chunks[row, 0]].known_tokens
-        r.phases[(known - (s.step + 1)) % s.block_tokens] += change
+        job = r.jobs[r.chunks[row, 0]]
+        r.phases[(job.known_tokens + s.drafted - tick) % s.block_tokens] += change * job.width
 
 
 # --- ending steps --------------------------------------------------------------------------------
@@ -605,15 +783,17 @@ def _mark_phases(r: Arrays, change: int) -> None:
 def _end_step(r: Arrays, now_s: float) -> int:
     """End one step; return how many jobs leave."""
     s = r.state[0]
-    s.step += 1
-    s.context_tokens += s.decoding
-    s.output_tokens += s.decoding
+    s.decode_steps += 1
+    s.ended_s = now_s
+    s.tick += s.ticks
+    s.context_tokens += s.branches * s.ticks
+    s.output_tokens += s.branches * s.ticks
     leaving = 0
-    while s.ends_rows and r.ends[0, 0] <= s.step:
-        slot, admission = r.ends[0, 2], r.ends[0, 1]
+    while s.ends_rows and r.ends[0, 0] <= s.tick:
+        finish_step, admission, slot = r.ends[0, 0], r.ends[0, 1], r.ends[0, 2]
         _heap_pop(r.ends, s.ends_rows)
         s.ends_rows -= 1
-        if r.jobs[slot].finish_step == s.step and r.jobs[slot].admission == admission:
+        if r.jobs[slot].finish_step == finish_step and r.jobs[slot].admission == admission:
             leaving = _leave(r, leaving, slot, 1)
     for row in range(s.chunks):
         slot = r.chunks[row, 0]
@@ -633,7 +813,7 @@ def _end_step(r: Arrays, now_s: float) -> int:
 
 @compiled
 def _leave(r: Arrays, leaving: int, slot: int, done: int) -> int:
-    _release(r, slot)
+    _release(r, slot, 0)
     _tell(r, leaving, slot, done)
     return leaving + 1
 
@@ -659,16 +839,17 @@ def _computed(r: Arrays, slot: int, chunk: int, now_s: float) -> bool:
     if job.computed_tokens < job.known_tokens:
         return False
     job.generated_tokens += 1
-    s.output_tokens += 1
+    s.output_tokens += job.width
     if math.isnan(job.prefill_end_s):
         job.prefill_end_s = now_s
     if job.generated_tokens >= job.output_tokens:
         return True
-    job.finish_step = s.step + job.output_tokens - job.generated_tokens
-    job.phase = (job.known_tokens - s.step) % s.block_tokens
-    r.phases[job.phase] += 1
+    job.finish_step = s.tick + job.output_tokens - job.generated_tokens
+    job.phase = (job.known_tokens + s.drafted - s.tick) % s.block_tokens
+    r.phases[job.phase] += job.width
     s.decoding += 1
-    s.context_tokens += job.known_tokens + 1
+    s.branches += job.width
+    s.context_tokens += job.width * (job.known_tokens + 1)
     _push_end(r, job.finish_step, job.admission, slot)
     return False
 
@@ -694,10 +875,14 @@ def _pass(r: Arrays, until: int) -> None:
     """Let the steps of the plan before number ``until`` be over, and the next one be running."""
     s = r.state[0]
     while s.passed < until:
-        _end_step(r, r.plan[s.passed, END_S])
+        now_s = r.plan[s.passed, END_S]
+        _end_step(r, now_s)
         s.passed += 1
-        s.free_blocks -= r.phases[-s.step % s.block_tokens]
-        _begun(s, 0, s.decoding, r.plan[s.passed, SECONDS])
+        s.ticks = _ticks(s, s.decode_steps, s.tick)
+        for ahead in range(s.ticks):
+            s.free_blocks -= r.phases[-(s.tick + ahead) % s.block_tokens]
+        s.began_s = now_s
+        _begun(s, 0, s.branches, r.plan[s.passed, SECONDS])
 
 
 @compiled
@@ -742,12 +927,17 @@ def _go_on(r: Arrays, now_s: float, stops: bool) -> tuple[int, float]:
 
 
 @compiled
-def _fill(r: Arrays, slot: int, prompt_tokens: int, output_tokens: int, priority: int) -> None:
-    """Let a new job wait, in a free slot."""
+def _fill(r: Arrays, slot: int, tokens: tuple[int, int], order: tuple[int, int, int]) -> None:
+    """Let a new job wait, in a free slot.
+
+    ``tokens`` are those of its prompt and its answer, ``order`` its priority, its rank in the
+    line, and how many sequences it becomes.
+    """
     job = r.jobs[slot]
-    job.prompt_tokens, job.output_tokens, job.priority = prompt_tokens, output_tokens, priority
+    job.prompt_tokens, job.output_tokens = tokens
+    job.priority, job.rank, job.width = order
     job.prefilled_tokens = job.generated_tokens = job.finish_step = 0
-    job.running = job.aborted = job.batch_id = job.batch_size = 0
+    job.partial = job.running = job.aborted = job.batch_id = job.batch_size = 0
     job.batch_in_s = job.prefill_end_s = math.nan
     r.state[0].tickets += 1
     _wait(r, slot, r.state[0].tickets)
@@ -774,8 +964,9 @@ def _cut(r: Arrays, now_s: float, inclusive: bool) -> float:
 
 # --- for Python: one argument for all arrays, because numba unpacks each at every call ----------
 
-LISTS = 4
-"""Lists of whole numbers: who waits, when sequences end, this step's chunks, blocks by phase."""
+LISTS = 6
+"""Lists of whole numbers: who waits, when sequences end, this step's chunks, blocks by phase, who
+is passed over, whose prefill is in progress."""
 TABLES = 2
 """Tables of numbers: the plan, and what is said of those that leave."""
 ADDRESSES = ("state", "jobs", "lists", "tables", "law", "slots", "rows", "size", "numbers")
@@ -808,6 +999,8 @@ def _arrays(address: int) -> Arrays:
         lists[1],
         lists[2],
         lists[3, :, 0],
+        lists[4],
+        lists[5],
         tables[0],
         tables[1],
         carray(_pointer(where[4]), where[8], np.float64),
@@ -835,12 +1028,13 @@ def settle(address: int, now_s: float, inclusive: bool) -> float:
 # fmt: off
 @compiled
 def join(
-    address: int, slot: int, prompt_tokens: int, output_tokens: int, priority: int,
-    now_s: float, inclusive: bool,
+    address: int, slot: int, prompt_tokens: int, output_tokens: int, priority: int, rank: int,
+    width: int, now_s: float, inclusive: bool,
 ) -> float:
     """Let a new job wait, in a free slot; cut the plan to the running step, and return its end."""
     r = _arrays(address)
-    _fill(r, slot, prompt_tokens, output_tokens, priority)
+    r.jobs[slot].joined_s = now_s
+    _fill(r, slot, (prompt_tokens, output_tokens), (priority, rank, width))
     return _cut(r, now_s, inclusive)
 # fmt: on
 
@@ -858,11 +1052,11 @@ def withdraw(address: int, slot: int, now_s: float, inclusive: bool) -> float:
 
 
 @compiled
-def limit(address: int, places: int, max_tokens: int, now_s: float, inclusive: bool) -> float:
+def limit(address: int, sequences: int, tokens: int, now_s: float, inclusive: bool) -> float:
     """Set the limits of the next steps; cut the plan to the running step, and return its end."""
     r = _arrays(address)
     end_s = _cut(r, now_s, inclusive)
-    r.state[0].places, r.state[0].max_tokens = places, max_tokens
+    r.state[0].sequences_limit, r.state[0].tokens_limit = sequences, tokens
     return end_s
 
 

@@ -182,6 +182,12 @@ class SharedLine(WaitingLine[Waiter]):
         return None
 
 
+def takes_turns(rules: Queue) -> bool:
+    """Return whether a queue's order is one of flows, and not of ranks of jobs."""
+    buckets = rules.order == "length_buckets" and rules.buckets.turn == "round_robin"
+    return buckets or rules.order == "weighted_fair"
+
+
 def waiting_line(rules: Queue) -> WaitingLine[Waiter]:
     """Return the line of a queue: the one place where the name of an order becomes one."""
     if rules.order == "weighted_fair":

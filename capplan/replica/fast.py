@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from capplan.replica import compiled
 from capplan.replica.engine import Batch
+from capplan.replica.fair import takes_turns
 from capplan.replica.job import Job
 from capplan.replica.limits import Limits
 from capplan.replica.steplaw import step_law
+from capplan.replica.waiting import rank_of
 from capplan.scenario import ContinuousBatching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from capplan.replica.latency import StepTime
+    from capplan.scenario import Queue
 
 HANDLED = frozenset(
     {
@@ -33,6 +37,13 @@ HANDLED = frozenset(
         "max_num_seqs",
         "max_num_batched_tokens",
         "chunked_prefill",
+        "long_prefill_token_threshold",
+        "max_num_partial_prefills",
+        "max_long_partial_prefills",
+        "watermark",
+        "async_scheduling",
+        "speculation",
+        "beam_width",
         "block_size",
         "kv_blocks",
         "gpu_memory_utilization",
@@ -55,7 +66,7 @@ def unsupported(batching: ContinuousBatching, step_time: StepTime) -> list[str]:
         if name not in HANDLED
         and getattr(batching, name) != field.get_default(call_default_factory=True)
     ]
-    if batching.scheduler.order not in {"fifo", "priority"} or batching.scheduler.ageing_per_s:
+    if takes_turns(batching.scheduler):
         found.append("scheduler.order")
     if step_law(step_time) is None:
         found.append(f"step_time ({type(step_time).__name__})")
@@ -105,16 +116,20 @@ class FastEngine:
             msg = f"batching that is compiled, got {missing if law is not None else step_time!r}"
             raise ValueError(msg)
         self._rules = batching
+        self._block = batching.block_size
         self.kv_blocks = kv_blocks
-        self.places = batching.max_num_seqs
+        self._width = batching.beam_width
+        self.places = batching.max_num_seqs // self._width
         self.end_s = math.inf
         self._clock = clock
         self._stream_interval = batching.stream_interval
         self.rank = rank
-        self._max_tokens = min(batching.max_model_len, kv_blocks * batching.block_size + 1)
+        draft = batching.speculation
+        self._drafted = 0 if draft is None else draft.num_speculative_tokens
         self._max_model_len = batching.max_model_len
-        rows = max(2 * self.places + 16, batching.block_size)
-        size = max(self.places + 1, compiled.PLAN_STEPS)
+        self._rank = _rank(batching.scheduler)
+        rows = max(2 * batching.max_num_seqs + 16, batching.block_size)
+        size = max(batching.max_num_seqs + 1, compiled.PLAN_STEPS)
         self._state = _state(batching, kv_blocks)
         self._table = np.zeros(0, compiled.JOB)
         self._lists = np.zeros((compiled.LISTS, rows, 3), np.int64)
@@ -127,7 +142,7 @@ class FastEngine:
         self._slots: dict[Job, int] = {}
         self._jobs: list[Job] = []
         self._free: list[int] = []
-        self._add_slots(min(self.places, 256) + 64)
+        self._add_slots(min(batching.max_num_seqs, 256) + 64)
         self.waiting = FastLine(self, remembers=batching.scheduler.wait_limit_s is not None)
         self._seen_s = math.nan
         self._seen: list[int] = []
@@ -193,22 +208,26 @@ class FastEngine:
 
     @property
     def kv_usage_fraction(self) -> float:
-        """Return the share of KV blocks in use."""
-        return 1.0 - self._look(_FREE_BLOCKS) / self.kv_blocks
+        """Return the share of KV blocks in use, in whole widths."""
+        free, width = self._look(_FREE_BLOCKS), self._width
+        return 1.0 - (free // width) / (self.kv_blocks // width)
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
         tokens = job.prompt_tokens + job.output_tokens
-        if tokens <= self._max_tokens:
-            return None
-        return "max_model_len" if tokens > self._max_model_len else "kv_capacity"
+        if tokens > self._max_model_len:
+            return "max_model_len"
+        width = 1 if job.greedy else self._width
+        stored = tokens - 1 + 2 * self._drafted
+        return "kv_capacity" if stored > self.kv_blocks // width * self._block else None
 
     def limit(self, limits: Limits) -> None:
         """Hold the batches from the next step on within limits, instead of those before."""
-        self.places, tokens = limits.of_continuous(self._rules)
+        sequences, tokens = limits.of_continuous(self._rules)
+        self.places = sequences // self._width
         self._seen_s = math.nan
         self.end_s = compiled.limit(
-            self._address, self.places, tokens, self._clock.now, self._inclusive
+            self._address, sequences, tokens, self._clock.now, self._inclusive
         )
 
     def start(self, now_s: float) -> None:
@@ -247,13 +266,14 @@ class FastEngine:
         for slot in running:
             job = table[slot]
             if job["finish_step"]:
-                job["generated_tokens"] = job["output_tokens"] - job["finish_step"] + state["step"]
+                left = max(job["finish_step"] - state["tick"], 0)
+                job["generated_tokens"] = job["output_tokens"] - left
         jobs = [self._written(int(slot)) for slot in (*waiting, *running)]
         for job in jobs:
             self._vacate(self._slots[job])
         _empty(state)
         state["begun_s"] = begun_s
-        table["ticket"] = table["running"] = 0
+        table["ticket"] = table["running"] = table["partial"] = 0
         self._lists[3] = 0
         self.waiting.forget()
         self._seen_s, self.end_s = math.nan, math.inf
@@ -266,11 +286,11 @@ class FastEngine:
 
     def made(self, job: Job) -> int:
         """Return how many tokens of a job's answer exist by now."""
-        step = self._look(_STEP)
+        tick = self._look(_TICK)
         row = self._table[self._slots[job]]
         if not row["finish_step"]:
             return int(row["generated_tokens"])
-        return int(row["output_tokens"] - max(row["finish_step"] - step, 0))
+        return int(row["output_tokens"] - max(row["finish_step"] - tick, 0))
 
     def write(self) -> None:
         """Write on all jobs that are still here what has happened to them until now."""
@@ -286,6 +306,7 @@ class FastEngine:
         self._slots[job] = slot
         self._jobs[slot] = job
         job.stream_interval = self._stream_interval
+        job.beam_width = width = 1 if job.greedy else self._width
         self._seen_s = math.nan
         self.end_s = compiled.join(
             self._address,
@@ -293,6 +314,8 @@ class FastEngine:
             job.prompt_tokens,
             job.output_tokens,
             job.priority,
+            0 if self._rank is None else self._rank(job, now_s),
+            width,
             now_s,
             self._clock.reached > self.rank,
         )
@@ -414,7 +437,9 @@ _DECODING, _FREE_BLOCKS, _OUTPUT_TOKENS, _PREEMPTIONS, _PREFILL_TOKENS = map(
     _FIELDS.index,
     ("decoding", "free_blocks", "output_tokens", "preemptions", "prefill_tokens"),
 )
-_RUNNING, _SEQUENCES, _STEP, _STEPS = map(_FIELDS.index, ("running", "sequences", "step", "steps"))
+_RUNNING, _SEQUENCES, _STEPS, _TICK = map(_FIELDS.index, ("running", "sequences", "steps", "tick"))
+_HIGHEST, _LOWEST = 2**62, -(2**63)
+_NUMBER, _WHOLE = Struct("<d"), Struct("<q")
 _NOBODY = Job(prompt_tokens=0, output_tokens=0)
 
 
@@ -430,14 +455,47 @@ def _addresses(
     return np.array([*first, len(jobs), lists.shape[1], tables.shape[1], len(law)], np.int64)
 
 
+def _rank(rules: Queue) -> Callable[[Job, float], int] | None:
+    """Return the rank of a job in a queue, as a whole number; None if all are alike."""
+    if rules.order == "fifo" and not rules.ageing_per_s:
+        return None
+    if rules.order == "priority" and not rules.ageing_per_s:
+        return lambda job, since_s: job.priority
+    rank = rank_of(rules)
+    return lambda job, since_s: _ordered(rank(job, since_s))
+
+
+def _ordered(rank: float) -> int:
+    """Return a whole number that orders as a number does.
+
+    Of two floats of a sign, the larger has the larger bits. Source: IEEE 754-2019, section 5.10.
+
+    >>> _ordered(-2.0) < _ordered(-1.5) < _ordered(0) < _ordered(0.5) < _ordered(1) < _ordered(2.5)
+    True
+    """
+    (bits,) = _WHOLE.unpack(_NUMBER.pack(rank + 0.0))
+    return int(bits if bits >= 0 else _LOWEST - bits)
+
+
 def _state(batching: ContinuousBatching, kv_blocks: int) -> NDArray[np.void]:
+    rules, draft = batching, batching.speculation
     state = np.zeros(1, compiled.STATE)
-    state["places"] = batching.max_num_seqs
-    state["max_tokens"] = batching.max_num_batched_tokens
-    state["block_tokens"] = batching.block_size
+    state["sequences_limit"] = rules.max_num_seqs
+    state["tokens_limit"] = rules.max_num_batched_tokens
+    state["block_tokens"] = rules.block_size
     state["kv_blocks"] = kv_blocks
-    state["chunked"] = batching.chunked_prefill
-    state["by_priority"] = batching.scheduler.order == "priority"
+    state["chunked"] = rules.chunked_prefill
+    state["by_priority"] = rules.scheduler.order == "priority"
+    state["watermark"] = int(rules.watermark * kv_blocks)
+    state["threshold"] = rules.long_prefill_token_threshold or _HIGHEST
+    state["most_partial"] = rules.max_num_partial_prefills or _HIGHEST
+    state["most_long"] = rules.max_long_partial_prefills or _HIGHEST
+    state["ahead"] = rules.async_scheduling
+    state["ticks_per_step"] = 1.0
+    if draft is not None:
+        state["drafted"] = draft.num_speculative_tokens
+        state["ticks_per_step"] = draft.tokens_per_step
+        state["draft_steps"] = draft.num_speculative_tokens * draft.draft_cost_fraction
     _empty(state[0])
     return state
 
@@ -445,12 +503,13 @@ def _state(batching: ContinuousBatching, kv_blocks: int) -> NDArray[np.void]:
 def _empty(state: np.void) -> None:
     """Let nothing run or wait; the limits, the totals and the count of steps stay."""
     for name in (
-        *("running", "decoding", "context_tokens", "waiting", "waiting_rows", "ends_rows"),
-        *("chunks", "aborted", "planned", "passed"),
+        *("running", "decoding", "branches", "seats", "context_tokens", "waiting"),
+        *("waiting_rows", "ends_rows", "chunks", "partials", "aborted", "planned", "passed"),
     ):
         state[name] = 0
-    state["partial"] = state["newest"] = -1
+    state["newest"] = -1
     state["free_blocks"] = state["kv_blocks"]
+    state["began_s"] = state["ended_s"] = math.nan
 
 
 def _write(job: Job, row: list[float]) -> None:

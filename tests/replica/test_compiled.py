@@ -21,6 +21,7 @@ from capplan.replica.mix_table import mix_table
 from capplan.replica.silicon import SiliconStepTime
 from capplan.replica.steplaw import step_law
 from capplan.scenario import ContinuousBatching, Pool
+from capplan.scenario.batching import Reservation
 
 LINEAR = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
 LAWS = {
@@ -96,13 +97,14 @@ def test_what_is_not_compiled_is_named():
     assert unsupported(ContinuousBatching(), LINEAR) == []
     changed = {
         "prefix_caching": True,
-        "watermark": 0.01,
-        "beam_width": 2,
-        "async_scheduling": True,
-        "long_prefill_token_threshold": 100,
+        "kv_layout": "contiguous",
+        "reserved": (Reservation(priority_at_most=0, fraction=0.1),),
     }
     for name, value in changed.items():
         assert unsupported(ContinuousBatching(**{name: value}), LINEAR) == [name]
+
+    turns = {"order": "weighted_fair"}
+    assert unsupported(ContinuousBatching(scheduler=Queue(**turns)), LINEAR) == ["scheduler.order"]
 
     class Other:
         def seconds(self, *_):

@@ -640,6 +640,34 @@ def most_running(rules, engine):
     return rules.max_num_seqs
 
 
+RANKED = [
+    order
+    for order in ORDERS
+    if order["order"] != "weighted_fair"
+    and (order["order"] != "length_buckets" or order["buckets"].get("turn") == "shortest_first")
+]
+
+
+def compiled_options():
+    """Return some of what compiled steps have beyond the plain scheduler."""
+    draft = st.fixed_dictionaries(
+        {"num_speculative_tokens": st.integers(1, 4), "acceptance": st.floats(0, 1)}
+    )
+    every = {
+        "stream_interval": st.sampled_from([1, 8]),
+        "cancel_frees": st.booleans(),
+        "kv_blocks": st.integers(4, 30),
+        "long_prefill_token_threshold": st.sampled_from([0, 40]),
+        "max_num_partial_prefills": st.sampled_from([None, 2]),
+        "async_scheduling": st.booleans(),
+    }
+    alone = {"watermark": st.sampled_from([0.0, 0.3]), "speculation": maybe() | draft}
+    beams = {"beam_width": st.just(2), "max_num_seqs": st.just(5)}
+    kinds = [st.fixed_dictionaries(every | more) for more in ({}, alone, beams)]
+    long = st.just({"long_prefill_token_threshold": 40, "max_long_partial_prefills": 1})
+    return st.builds(lambda one, more: one | more, st.one_of(kinds), st.just({}) | long)
+
+
 @st.composite
 def compiled_scenarios(draw):
     """Return scenarios whose steps are all compiled: what ``FastEngine`` has, nothing else."""
@@ -648,11 +676,7 @@ def compiled_scenarios(draw):
         own["poisoned_fraction"] = 0.0
     found["faults"] = [f for f in found["faults"] if f.get("kind") not in {"hang", "slow"}]
     for pool in found["pools"]:
-        pool["batching"] = draw(continuous(PLAIN)) | {
-            "stream_interval": draw(st.sampled_from([1, 8])),
-            "cancel_frees": draw(st.booleans()),
-            "kv_blocks": draw(st.integers(4, 30)),
-        }
+        pool["batching"] = draw(continuous(RANKED)) | draw(compiled_options())
         pool["step_factors"] = []
     return found
 
@@ -720,12 +744,12 @@ def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
 
 
 def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
-    batching = {"kind": "continuous", "kv_blocks": 900, "watermark": 0.1, "step_time": LINEAR}
+    batching = {"kind": "continuous", "kv_blocks": 900, "prefix_caching": True, "step_time": LINEAR}
     with caplog.at_level("INFO", logger="capplan.simulation.engines"):
         scenario = build(batching=batching)
         run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
-    assert "pool llm: watermark, so its steps are not compiled" in caplog.text
+    assert "pool llm: prefix_caching, so its steps are not compiled" in caplog.text
 
 
 LINEAR = {
