@@ -20,7 +20,7 @@ from capplan.replica.latency import LinearStepTime, step_time
 from capplan.replica.mix_table import mix_table
 from capplan.replica.silicon import SiliconStepTime
 from capplan.replica.steplaw import step_law
-from capplan.scenario import ContinuousBatching, Pool
+from capplan.scenario import ContinuousBatching, Pool, Queue
 from capplan.scenario.batching import Reservation
 
 LINEAR = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
@@ -84,7 +84,7 @@ LAWS |= {f"{type(law).__name__} {i}": law for i, law in enumerate(table_laws())}
     sequences=st.integers(0, 512),
     mean=st.integers(1, 20_000),
 )
-def test_a_compiled_step_takes_exactly_as_long(name, tokens, before, prompts, sequences, mean):
+def test_a_compiled_step_takes_exactly_as_long(name, *, tokens, before, prompts, sequences, mean):
     law = LAWS[name]
     pairs, context = tokens * (before + tokens / 2 / prompts), sequences * mean
     found = compiled.step_seconds(
@@ -103,8 +103,8 @@ def test_what_is_not_compiled_is_named():
     for name, value in changed.items():
         assert unsupported(ContinuousBatching(**{name: value}), LINEAR) == [name]
 
-    turns = {"order": "weighted_fair"}
-    assert unsupported(ContinuousBatching(scheduler=Queue(**turns)), LINEAR) == ["scheduler.order"]
+    turns = Queue(order="weighted_fair")
+    assert unsupported(ContinuousBatching(scheduler=turns), LINEAR) == ["scheduler.order"]
 
     class Other:
         def seconds(self, *_):
