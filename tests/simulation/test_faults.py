@@ -378,17 +378,23 @@ def test_who_never_left_the_generator_timed_out_at_the_caller(build, dynamic, tr
     assert log["finish_s"].iloc[1] == pytest.approx(0.6)
 
 
+BY_LAW = {"mtbf_s": 12.0, "mttr_s": 3.0}
+RESTARTED = {"kind": "hang", "mtbf_s": 12.0, "detect_s": 1.0, "restart_s": 2.0}
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "share"),
     [
-        {"kind": "crash", "mtbf_s": 12.0, "mttr_s": 3.0},
-        {"kind": "hang", "mtbf_s": 12.0, "mttr_s": 3.0, "detect_s": 0.0},
-        {"kind": "node_loss", "mtbf_s": 12.0, "mttr_s": 3.0},
+        ({"kind": "crash"} | BY_LAW, 12 / 15),
+        ({"kind": "crash", "mtbf_s": 12.0, "down_s": 3.0}, 12 / 15),
+        ({"kind": "hang", "detect_s": 0.0} | BY_LAW, 12 / 15),
+        ({"kind": "node_loss"} | BY_LAW, 12 / 15),
+        (RESTARTED, 13 / 15),  # sent to until it is noticed
     ],
-    ids=lambda fault: fault["kind"],
+    ids=["crash", "crash of fixed length", "hang", "node_loss", "restart"],
 )
-def test_by_mean_times_a_replica_is_there_for_mtbf_over_mtbf_plus_mttr(
-    single_queue, trace_of, fault
+def test_by_mean_times_a_replica_is_there_for_its_share_of_the_time(
+    single_queue, trace_of, fault, share
 ):
     """Source: the limiting availability of an alternating renewal process, whatever the laws."""
     scenario = single_queue(20, pool={"replicas_per_node": 2}, faults=[fault])
@@ -398,7 +404,7 @@ def test_by_mean_times_a_replica_is_there_for_mtbf_over_mtbf_plus_mttr(
         result = simulate(scenario, trace=trace, seed=5, replication=replication)
         shares.append(metric(result, "replicas", "llm").mean() / 20)
     estimate = replication_mean(np.array(shares), confidence=0.99)
-    assert estimate.low <= 12 / (12 + 3) <= estimate.high
+    assert estimate.low <= share <= estimate.high
     assert estimate.high - estimate.low < 0.02
 
 

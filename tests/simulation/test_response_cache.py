@@ -8,6 +8,7 @@ from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate
+from capplan.statistics import replication_mean
 from capplan.traffic.trace import from_frame
 
 
@@ -146,3 +147,21 @@ def test_who_leaves_while_being_looked_up_is_not_answered(cached, trace_of):
 def test_a_response_cache_that_cannot_be_is_one_clear_error(cached, field, value, told):
     with pytest.raises(DataError, match=f"{field}.*{told}"):
         with_values(cached(), {field: value})
+
+
+def test_one_question_asked_at_random_is_found_as_renewal_theory_says(cached, trace_of):
+    """Source: Jung, Berger, Balakrishnan, "Modeling TTL-based Internet Caches", INFOCOM 2003.
+
+    A miss starts a cycle that lasts until the answer is too old; in it λ·TTL requests are found.
+    """
+    rate, ttl_s = 2.0, 1.5
+    service = {"base_s": 1e-6}
+    scenario = cached(cache={"ttl_s": ttl_s})
+    scenario = with_values(scenario, {"pools.llm.batching.service": service})
+    shares = []
+    for replication in range(8):
+        times = np.cumsum(np.random.default_rng(replication).exponential(1 / rate, 2000))
+        shares.append(np.mean(hits(run(scenario, repeated(trace_of, times, [7] * 2000)))))
+    estimate = replication_mean(np.array(shares), confidence=0.99)
+    assert estimate.low <= rate * ttl_s / (1 + rate * ttl_s) <= estimate.high
+    assert estimate.high - estimate.low < 0.04
