@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from capplan.results.breakers import breaker_figures, open_spans, transitions
@@ -324,6 +325,44 @@ def test_fewer_tokens_a_step_take_more_steps_for_a_prompt(build, trace_of, play,
     trace = trace_of([0.0, 5.0], prompt_tokens=1000, output_tokens=1)
     log = play(scenario, trace, engine=engine).requests
     assert (log["finish_s"] - log["sent_s"]).tolist() == pytest.approx([0.1, 1.0])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compiled_steps_shrink_and_pause_as_the_reference_does(build, trace_of, play, seed):
+    """Rules that open and close all the time, over short memory and callers that leave."""
+    rng = np.random.default_rng(seed)
+    shrink = {"kind": "shrink_batch"}
+    rules = [
+        rule(
+            action,
+            name=name,
+            above=-1,
+            check_every_s=0.01,
+            cool_down_s=pause_s,
+            release={"after_s": open_s},
+        )
+        for name, action, open_s, pause_s in (
+            ("a", shrink | {"max_num_seqs": 3}, 0.09, 0.04),
+            ("b", shrink | {"max_num_batched_tokens": 40}, 0.06, 0.05),
+            ("c", {"kind": "pause_and_compact"}, 0.02, 0.11),
+        )
+    ]
+    scenario = build(
+        replicas=2,
+        batching=steps_of(0.004, max_num_seqs=12, max_num_batched_tokens=120, max_model_len=120)
+        | {"kv_blocks": 24},
+        classes=[{"name": "chat", "retry": {"attempt_timeout_s": 0.6}}],
+        breakers=rules,
+    )
+    trace = trace_of(
+        np.cumsum(rng.exponential(0.008, 500)),
+        prompt_tokens=rng.integers(5, 70, 500),
+        output_tokens=rng.integers(1, 50, 500),
+    )
+    fast, slow = (play(scenario, trace, engine=engine) for engine in ("fast", "reference"))
+    assert min(row["opened"] for row in breaker_figures(slow)) > 15
+    pd.testing.assert_frame_equal(fast.requests, slow.requests, check_exact=True)
+    pd.testing.assert_frame_equal(fast.timeline, slow.timeline, check_exact=True)
 
 
 def test_dynamic_batches_shrink_in_size_and_window(build, dynamic, trace_of, play):
