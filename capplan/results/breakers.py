@@ -69,7 +69,7 @@ def breaker_figures(result: RunResult) -> list[dict[str, Any]]:
             "rule": rule,
             "pool": pool,
             "opened": len(spans),
-            "open_s": sum(end - start for start, end in spans),
+            "open_s": sum((end - start for start, end in spans), 0.0),
             "first_open_s": spans[0][0] if spans else np.nan,
         }
         for (rule, pool), spans in open_spans(result).items()
