@@ -208,7 +208,17 @@ SERIES = pd.DataFrame(
     }
 )
 
+SPANS = pd.DataFrame(
+    {"rule": ["slow@llm", "full@llm", "full@llm"], "start_s": [0.0, 20.0, 60.0],
+     "end_s": [0.0, 45.0, 70.0]}
+)  # fmt: skip
+
 EACH = {
+    "breakers_over_time": (SPANS, {"end_s": 120.0}),
+    "degraded_over_time": (
+        REQUESTS[["intended_start_s", "request_class", "outcome"]].assign(degraded=True),
+        {"window_s": 60.0},
+    ),
     "rate_over_time": (TRACE[["arrival_s", "request_class"]], {}),
     "dispersion_by_window": (DISPERSION, {}),
     "length_distributions": (TRACE[["prompt_tokens", "output_tokens", "request_class"]], {}),
@@ -253,6 +263,7 @@ AGGREGATING = {
     "lengths_together",
     "requests_by_tenant",
     "outcomes_over_time",
+    "degraded_over_time",
     "waiting_over_time",
     "replicas_over_time",
     "in_flight_over_time",

@@ -10,6 +10,7 @@ from capplan.charts.batching import (
     slowdown_by_batch,
     throughput_against_tail,
 )
+from capplan.charts.breakers import breakers_over_time, degraded_over_time
 from capplan.charts.budget import budget_by_layer, in_flight_readings, waits_against_shares
 from capplan.charts.fidelity import errors_by_run, measured_beside_predicted
 from capplan.charts.load import (
@@ -37,7 +38,9 @@ from capplan.charts.traffic import (
 )
 
 __all__ = [
+    "breakers_over_time",
     "budget_by_layer",
+    "degraded_over_time",
     "dispersion_by_window",
     "errors_by_run",
     "figures_by_bucket",

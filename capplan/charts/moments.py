@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from capplan.charts.parts import checked, tooltip, x, y
+from capplan.charts.parts import checked, legend, tooltip, x, y
 from capplan.charts.theme import OUTCOME_COLOURS, WIDTH
 from capplan.schema import OUTCOMES, Column
 
@@ -88,4 +88,4 @@ def _panel(
 def _outcomes(present: set[str]) -> alt.Color:
     domain = [name for name in OUTCOMES if name in present]
     scale = alt.Scale(domain=domain, range=[OUTCOME_COLOURS[name] for name in domain])
-    return alt.Color(f"{OUTCOME.name}:N", title=OUTCOME.title, scale=scale)
+    return alt.Color(f"{OUTCOME.name}:N", title=OUTCOME.title, scale=scale, legend=legend(OUTCOME))

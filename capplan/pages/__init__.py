@@ -21,6 +21,7 @@ from capplan.pages import (
 from capplan.pages.page import Page, open_page
 from capplan.pages.reader import has_reader
 from capplan.pages.telling import drawn, listed, rule_words, show, table, told
+from capplan.wording import counted
 
 __all__ = [
     "Page",
@@ -29,6 +30,7 @@ __all__ = [
     "buckets",
     "budget",
     "conclusion",
+    "counted",
     "drawn",
     "fidelity",
     "fits",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import rule_words, told
-from capplan.results import queue_waits
+from capplan.pages.telling import listed, rule_words, told
+from capplan.results import books, headline, per_request, queue_waits
+from capplan.results.breakers import open_spans, rule_at
+from capplan.stages.rules import not_applicable
+from capplan.stages.scaling import added
+from capplan.stages.stage import with_warmup
 from capplan.statistics import batch_means, quantile_interval
+from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -24,7 +29,7 @@ MOST_REQUESTS = 600
 """Requests drawn of a run: those that break the promise, then even ones of the others."""
 
 
-def accept(page: Page, **plan: Any) -> Acceptance:
+def accept(page: Page, *, jobs: int = 1, **plan: Any) -> Acceptance:
     """Return the acceptance of a page's study; ``plan`` sets fields of its stage plan.
 
     The acceptance and each of its runs are stored in the page's run folder, in a folder named by
@@ -34,7 +39,7 @@ def accept(page: Page, **plan: Any) -> Acceptance:
     from capplan.stages import run_stages
 
     changes = {f"stages.{name}": value for name, value in plan.items()}
-    found = run_stages(with_values(page.scenario, changes), seed=page.seed)
+    found = run_stages(with_values(page.scenario, changes), seed=page.seed, jobs=jobs)
     found.write(page.folder / "stages" / found.run_id)
     return found
 
@@ -119,10 +124,123 @@ def acceptable_table(found: Acceptance) -> pd.DataFrame:
             "kept up to_rps": entry["to_rps"],
             "surely broken from_rps": entry["interval"][1],
             "own requests at that load_rps": entry["class_rps"],
+            **_over_replications(entry.get("replications")),
         }
         for name, entry in found.acceptable().items()
     ]
     return pd.DataFrame(rows)
+
+
+def _over_replications(spread: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the ends of an acceptable load over replications; nothing where one was run."""
+    if spread is None:
+        return {}
+    low, high = spread["interval"]
+    return {"over replications from_rps": low, "over replications to_rps": high}
+
+
+def acceptable_said(found: Acceptance) -> str:
+    """Return the planned peak, and over how many ramps the loads were found."""
+    peak = f"The planned peak is {told(found.loads.peak_rps, '_rps')}."
+    if found.replications is None:
+        return f"{peak} One ramp was run: how far the loads depend on its requests is unknown."
+    spread = found.replications.first_degradation
+    low, high = (told(end, "_rps") for end in spread["interval"])
+    count = len(found.replications.each)
+    return (
+        f"{peak} Over {counted(count, 'ramp')} of other requests a promise first broke at "
+        f"{told(spread['mean_rps'], '_rps')} on average, between {low} and {high} "
+        f"(found in {spread['found']} of {count})."
+    )
+
+
+def books_table(stage: Stage) -> pd.DataFrame:
+    """Return what happened to all attempts of a stage's run, by class and layer.
+
+    Layers in which nobody of a class waited and nobody ended are left out.
+    """
+    table = books(stage.run, by=("request_class",))
+    ends = ["timed_out", "rejected", "cancelled", "failed", "in_flight"]
+    some = (table[ends].sum(axis=1) > 0) | (table["wait_total_s"] > 0)
+    kept = table.loc[some, ["request_class", "layer", "entered", "left", *ends]].rename(
+        columns={"in_flight": "still there"}
+    )
+    return kept.assign(
+        mean_wait_s=table["wait_mean_s"], wasted_accelerator_s=table["wasted_accelerator_s"]
+    ).reset_index(drop=True)
+
+
+def waste_said(stage: Stage) -> str:
+    """Return what was computed for nobody, and how many waited in two queues."""
+    figures = headline(with_warmup(stage.run, 0.0))
+    twice = figures["double_queued"]
+    waits = [
+        f"{told(wait, '_s')} in the {layer.replace('_', ' ')}"
+        for layer, wait in twice["wait_s"].items()
+        if wait > 0
+    ]
+    where = f", on average {listed(waits)}" if waits else ""
+    return (
+        f"{told(figures['wasted_accelerator_fraction'], '_fraction')} of the accelerators' busy "
+        f"time went to attempts that did not succeed ({told(figures['wasted_tokens'], '_tokens')}, "
+        f"by their share of the tokens), and {told(twice['fraction'], '_fraction')} of the "
+        f"requests waited in two queues or more{where}."
+    )
+
+
+def acting_parts(stage: Stage | None) -> list[Any]:
+    """Return what acts by itself in a stage's run: breakers, scaling, degraded answers."""
+    from capplan import charts
+
+    if stage is None:
+        return ["No fall-back was run."]
+    run, scenario = stage.run, stage.scenario
+    parts: list[Any] = []
+    if scenario.breakers:
+        parts.append(charts.breakers_over_time(breaker_spans(run), end_s=run.duration_s))
+    table = per_request(run, warmup=True)
+    share = degraded_fraction(table)
+    if share > 0:
+        window = max(1.0, round(run.duration_s / 60))
+        parts.append(charts.degraded_over_time(table, window_s=window))
+    if any(pool.is_elastic for pool in scenario.pools):
+        names = [pool.name for pool in scenario.pools if pool.is_elastic]
+        rows = run.timeline
+        parts.append(charts.replicas_over_time(rows[rows["replica"].isin(names)]))
+    return [*parts, acting_said(stage, share)]
+
+
+def breaker_spans(run: RunResult) -> pd.DataFrame:
+    """Return from when to when each rule was open: rule, start_s, end_s (equal if it never was)."""
+    rows = [
+        (rule_at(rule, pool), *span)
+        for (rule, pool), spans in open_spans(run).items()
+        for span in spans or [(0.0, 0.0)]
+    ]
+    return pd.DataFrame(rows, columns=["rule", "start_s", "end_s"])
+
+
+def degraded_fraction(table: pd.DataFrame) -> float:
+    """Return the share of the answers that were degraded; NaN without an answer."""
+    answered = table[table["outcome"] == "succeeded"]
+    return float((answered["degraded"].astype("object") == True).mean())  # noqa: E712
+
+
+def acting_said(stage: Stage, degraded: float) -> str:
+    """Return what acted by itself, in sentences."""
+    run, scenario = stage.run, stage.scenario
+    said = []
+    if scenario.breakers:
+        opened = sorted({rule for (rule, _), spans in open_spans(run).items() if spans})
+        of = counted(len(scenario.breakers), "breaker")
+        said.append(f"{len(opened)} of {of} opened ({listed(opened)}).")
+    if not math.isnan(degraded) and (scenario.breakers or degraded > 0):
+        said.append(f"{told(degraded, '_fraction')} of the answers were degraded.")
+    if any(pool.is_elastic for pool in scenario.pools):
+        ready = counted(added(run), "replica")
+        said.append(f"{ready} became ready after somebody asked for more.")
+    nothing = "No breaker is set and no pool scales, so nothing acts but the limits of the queues."
+    return " ".join(said) or nothing
 
 
 def action_table(found: Acceptance) -> pd.DataFrame:
@@ -159,6 +277,10 @@ def rule_table(found: Acceptance) -> pd.DataFrame:
             "next": r.next_action,
         }
         for r in found.verdict.reasons
+    ]
+    rows += [
+        {"outcome": "does not apply", "rule": rule_words(rule), "evidence": why, "next": ""}
+        for rule, why in not_applicable(found.findings).items()
     ]
     return pd.DataFrame(rows)
 

@@ -86,17 +86,15 @@ def _reload(fault: dict[str, Any], pool: Pool, at_s: float) -> Failure:
     load_s = fault.get("load_s") or pool.cold_start_s or 0.0
     turns = math.ceil((fault.get("count") or pool.replicas) / fault.get("max_unavailable", 1))
     ends_s = at_s + turns * (fault.get("drain_s", 30.0) + load_s)
-    note = f"{pool.name} replicas load their model anew, at most {fault.get('max_unavailable', 1)} "
-    return Failure(fault=fault, ends_s=ends_s, note=f"{note}at a time")
+    most = fault.get("max_unavailable", 1)
+    note = f"{pool.name} replicas load their model anew, at most {most} at a time"
+    return Failure(fault=fault, ends_s=ends_s, note=note)
 
 
 def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
     name = str(fault.get("pool") or pool.name)
     count = fault.get("count", 1)
-    some = (
-        f"{'one' if count == 1 else count} of {pool.replicas} "
-        f"{counted(pool.replicas, f'{name} replica')}"
-    )
+    some = f"{'one' if count == 1 else count} of {counted(pool.replicas, f'{name} replica')}"
     told = {
         "crash": f"{some} away",
         "hang": f"{some} hanging",

@@ -114,14 +114,14 @@ def _double_queue(found: Findings) -> Iterator[Reason]:
     if not told:
         yield _untold("double_queue", "no stage tells the waits in its queues")
     for pairs in told.values():
-        worst, stage = min(
-            pairs, key=lambda pair: (PRECEDENCE.index(pair[0].outcome), -_value(pair[0]))
-        )
+        worst, stage = min(pairs, key=_worst_first)
         yield replace(worst, evidence=f"{worst.evidence}, in {stage.name} (run {stage.run_id})")
 
 
-def _value(reason: Reason) -> float:
-    return reason.value if isinstance(reason.value, float) else 0.0
+def _worst_first(pair: tuple[Reason, Stage]) -> tuple[int, float, float]:
+    reason, stage = pair
+    value = reason.value if isinstance(reason.value, float) else 0.0
+    return PRECEDENCE.index(reason.outcome), -value, -stage.load_rps
 
 
 def _planned_load(found: Findings) -> Iterator[Reason]:
