@@ -15,7 +15,7 @@ from capplan.scenario.part import (
     Quantile,
     Seconds,
 )
-from capplan.scenario.readings import LatencyName, LevelName, RateName
+from capplan.scenario.readings import LATENCIES, LatencyName, LevelName, RateName
 
 PodMetricName = Literal[
     "queue_length",
@@ -138,6 +138,13 @@ class ScalingMetric(Part):
                 self.source == "resource" and not self.metric.endswith("_fraction"),
                 f"metric: of resource a share in use (…_fraction), got {self.metric}",
             ),
+            *(
+                (
+                    name in self.model_fields_set and self.metric not in LATENCIES,
+                    f"{name}: of {', '.join(LATENCIES)}, got it for {self.metric}",
+                )
+                for name in ("quantile", "window_s")
+            ),
         ]
         if told := "; ".join(text for wrong, text in clashes if wrong):
             raise ValueError(told)
@@ -225,6 +232,9 @@ class Autoscaler(Part):
             raise ValueError(msg + str(self.max_replicas))
         if self.min_replicas == 0 and self.event_driven is None:
             msg = "min_replicas: at least 1 without event_driven, which wakes a pool from zero"
+            raise ValueError(msg)
+        if self.event_driven is None and any(m.activation for m in self.metrics):
+            msg = "metrics.activation: is of event_driven scaling, which is not set"
             raise ValueError(msg)
         if self.event_driven is not None and all(m.source != "external" for m in self.metrics):
             msg = "event_driven: needs a metric of source external, which a pool at zero still has"
