@@ -91,8 +91,7 @@ class ContinuousEngine:
         self._block = batching.block_size
         self._ahead = batching.async_scheduling
         self._seconds = step_time.seconds
-        self._decode_steps = self._tick = 0
-        self._admissions = 0
+        self._decode_steps = self._tick = self._admissions = 0
         self.limit(NO_LIMITS)
         self._reset()
 
@@ -303,10 +302,11 @@ class ContinuousEngine:
             if known - found > self._threshold and self._long_prefills() >= self._most_long:
                 waiting.pass_over()
                 continue
-            spare = self._watermark if self._decoding or self._chunks else 0
-            if not self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare):
-                if self._make_way(job):
-                    continue
+            finds = self._finds_room(job, found, chunk)
+            if finds is None:
+                waiting.pass_over()
+                continue
+            if not finds:
                 break
             waiting.pop()
             self._admissions += 1
@@ -328,9 +328,10 @@ class ContinuousEngine:
         """Return whether a job finds its places; None: it does not, but who is behind it may."""
         return self._seats + width <= self._limit_seqs
 
-    def _make_way(self, job: Job) -> bool:
-        """Preempt somebody for a job that finds no blocks, if anybody may be; here nobody."""
-        return False
+    def _finds_room(self, job: Job, found: int, chunk: int, kept: int = 0) -> bool | None:
+        """Return as :meth:`_finds_place` whether there are blocks, ``kept`` of them for others."""
+        spare = self._watermark if self._decoding or self._chunks else 0
+        return self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare + kept)
 
     def _long_prefills(self) -> int:
         left = (job.known_tokens - job.computed_tokens for job in self._partial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from capplan.replica.continuous import ContinuousEngine
@@ -21,11 +22,11 @@ def covers(reservation: Reservation, job: Job) -> bool:
 class PreferringEngine(ContinuousEngine):
     """The batching state of one replica that keeps places, or preempts by priority.
 
-    *Kept places*: a job is admitted only if afterwards as many places are free as the reservations
-    that do not cover it still have to get; whoever is covered counts against his reservation
-    first. A job that may not take the free places is passed over, as long as somebody waits whom
-    a reservation covers: that costs O(n log n) a step while n wait before him.
-    Where nothing runs, anybody is admitted.
+    *Kept places*: a job is admitted only if afterwards as many places (and blocks) are free as the
+    reservations that do not cover it still have to get; what those who are covered hold counts
+    against their reservation first. A job that may not take what is free is passed over, as long
+    as somebody waits whom a reservation covers: that costs O(n log n) a step while n wait before
+    him. Where nothing runs, anybody is admitted; what runs grows into kept blocks as into others.
 
     *Preemption*: where the first in line finds no place or no blocks, the running job of the
     lowest priority, below its own, is sent back to be computed again; of equals the last admitted.
@@ -36,12 +37,13 @@ class PreferringEngine(ContinuousEngine):
     request finds no block, which is what ``order: priority`` without this option does.
     """
 
-    def __init__(self, batching: ContinuousBatching, **parts: Any) -> None:
+    def __init__(self, batching: ContinuousBatching, *, kv_blocks: int, **parts: Any) -> None:
+        self._kv_blocks = kv_blocks
         self._reserved = batching.reserved
         self._preempts = batching.priority_preemption
         self._counted = (-1, -1, -1)
         self._missing: list[int] = []
-        super().__init__(batching, **parts)
+        super().__init__(batching, kv_blocks=kv_blocks, **parts)
         if self._reserved:
             self.waiting.count(lambda job: any(covers(r, job) for r in self._reserved))
 
@@ -50,6 +52,15 @@ class PreferringEngine(ContinuousEngine):
             if not self._make_way(job):
                 return False
         if not self._is_kept_from(job, width):
+            return True
+        return None if self.waiting.counted else False
+
+    def _finds_room(self, job: Job, found: int, chunk: int, kept: int = 0) -> bool | None:
+        while not super()._finds_room(job, found, chunk):
+            if not self._make_way(job):
+                return False
+        kept = self._kept_blocks(job)
+        if not kept or super()._finds_room(job, found, chunk, kept):
             return True
         return None if self.waiting.counted else False
 
@@ -69,6 +80,23 @@ class PreferringEngine(ContinuousEngine):
         pairs = zip(self._reserved, self._still_to_get(), strict=True)
         kept = sum(missing for r, missing in pairs if not covers(r, job))
         return self._limit_seqs - self._seats - width < kept
+
+    def _kept_blocks(self, job: Job) -> int:
+        """Return how many free blocks are kept for others than a job."""
+        if not self._running:
+            return 0
+        return sum(
+            max(int(r.kv_fraction * self._kv_blocks) - self._blocks_of(r), 0)
+            for r in self._reserved
+            if r.kv_fraction and not covers(r, job)
+        )
+
+    def _blocks_of(self, reservation: Reservation) -> int:
+        return sum(
+            job.beam_width * math.ceil(max(job.kv_tokens, self._stored(job)) / self._block)
+            for job in self._running
+            if covers(reservation, job)
+        )
 
     def _still_to_get(self) -> list[int]:
         """Return how many of each reservation's places nobody of it has."""

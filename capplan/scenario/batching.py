@@ -39,7 +39,7 @@ class Speculation(Part):
 
 
 class Reservation(Part):
-    """Places of a batch that only some requests may take; they may take the others as well.
+    """Places of a batch, and KV, that only some requests may take; they may take others as well.
 
     It holds for requests of ``classes`` and for those of ``priority_at_most`` or lower, which are
     served first. A request of several reservations counts in each.
@@ -49,6 +49,8 @@ class Reservation(Part):
     priority_at_most: int | None = None
     fraction: Annotated[float, Field(gt=0, lt=1)]
     """Share of ``max_num_seqs``, rounded down to whole sequences."""
+    kv_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the KV blocks that an admission of others leaves free as well."""
 
     @model_validator(mode="after")
     def _for_somebody(self) -> Reservation:

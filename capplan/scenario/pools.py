@@ -116,8 +116,13 @@ class ContinuousBatching(Part):
                 "max_long_partial_prefills needs a long_prefill_token_threshold above 0",
             ),
             (
-                (kept := sum(r.fraction for r in self.reserved)) >= 1,
-                f"reserved: less than 1 in all, so that others find a place, got {kept:.6g}",
+                max(
+                    kept := sum(r.fraction for r in self.reserved),
+                    held := sum(r.kv_fraction for r in self.reserved),
+                )
+                >= 1,
+                "reserved: less than 1 in all, so that others find a place, got fraction "
+                f"{kept:.6g}, kv_fraction {held:.6g}",
             ),
             (
                 self.priority_preemption

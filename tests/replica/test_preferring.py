@@ -125,6 +125,37 @@ def test_alone_anybody_runs_whatever_is_reserved():
     assert played.running() == [one]
 
 
+def test_others_leave_the_reserved_blocks_free():
+    """10 blocks, half of them kept: each prompt takes 2 and then a third."""
+    reserved = [{"classes": ["chat"], "fraction": 0.25, "kv_fraction": 0.5}]
+    played = Played(kv_blocks=10, reserved=reserved)
+    others, chat = [job("batch", prompt=30) for _ in range(3)], job("chat", prompt=70)
+    played.come(*others)
+    played.step()
+    assert played.running() == others[:2]
+    played.come(chat)
+    played.step()
+    assert played.running() == [*others[:2], chat]
+
+
+def test_blocks_that_the_covered_hold_are_not_kept_once_more():
+    reserved = [{"classes": ["chat"], "fraction": 0.25, "kv_fraction": 0.5}]
+    played = Played(kv_blocks=10, reserved=reserved)
+    line = [job("chat", prompt=70), job("batch", prompt=30), job("batch", prompt=30)]
+    played.come(*line)
+    played.step()
+    assert played.running() == line[:3]
+
+
+def test_nobody_looks_past_the_first_while_no_covered_job_waits():
+    played = Played(**RESERVED)
+    played.come(*(job("batch") for _ in range(50)))
+    passed = []
+    played.engine.waiting.pass_over = lambda: passed.append(1)
+    played.step(3)
+    assert passed == []
+
+
 def test_a_higher_priority_takes_the_place_of_the_lowest():
     played = Played(**PREEMPTS)
     low = [job(priority=p) for p in (1, 3, 2, 3)]
@@ -205,7 +236,7 @@ def test_these_options_have_no_compiled_steps(fields):
     assert unsupported(batching(**fields), law)
 
 
-@pytest.mark.parametrize("order", ["weighted_fair", "earliest_deadline", "shortest_prompt"])
+@pytest.mark.parametrize("order", ["weighted_fair", "length_buckets"])
 def test_these_orders_have_no_compiled_steps(order):
     assert "scheduler.order" in unsupported(batching(scheduler={"order": order}), OneSecond())
 
@@ -221,6 +252,10 @@ def test_only_those_who_ask_for_it_get_this_engine():
         ({"reserved": [{"fraction": 0.5}]}, "classes or priority_at_most"),
         ({"reserved": [{"classes": ["a"], "fraction": 1.0}]}, "fraction"),
         ({"reserved": [{"classes": ["a"], "fraction": 0.5}] * 2}, "less than 1 in all"),
+        (
+            {"reserved": [{"classes": ["a"], "fraction": 0.1, "kv_fraction": 0.5}] * 2},
+            "less than 1 in all",
+        ),
         ({"priority_preemption": True}, "priority_preemption needs scheduler.order priority"),
         (PREEMPTS | {"scheduler": {"order": "priority", "ageing_per_s": 1.0}}, "without ageing"),
         ({"poison": "both"}, "poison"),

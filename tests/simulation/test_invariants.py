@@ -53,6 +53,9 @@ ORDERS = [
 ]
 
 
+KEPT = {"classes": ["embed"], "fraction": 0.4, "kv_fraction": 0.3}
+
+
 def queues(orders=ORDERS):
     limits = st.fixed_dictionaries(
         {
@@ -97,7 +100,7 @@ def optional():
         "stream_interval": st.sampled_from([1, 8]),
         "cancel_frees": st.booleans(),
         "poison": st.sampled_from(["alone", "batch"]),
-        "reserved": st.sampled_from([[], [{"classes": ["embed"], "fraction": 0.4}]]),
+        "reserved": st.sampled_from([[], [KEPT]]),
     }
     draft = st.fixed_dictionaries(
         {"num_speculative_tokens": st.integers(1, 4), "acceptance": st.floats(0, 1)}
