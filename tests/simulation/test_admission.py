@@ -166,6 +166,15 @@ def test_who_waits_behind_a_reserve_does_not_hold_up_the_urgent(shared, trace_of
     assert log["gateway_admitted_s"].tolist() == [0.0, 0.0, 1.0, 0.2]
 
 
+def test_nobody_beyond_its_quota_gets_a_reserved_slot_however_urgent(shared, trace_of, play):
+    scenario = shared(6, quotas=quotas(2, 2), reserves=[{"priority": 0, "concurrency": 2}])
+    tenants = ["noisy"] * 9 + ["quiet"] * 2
+    trace = trace_of([0.0] * 9 + [0.5] * 2, tenant=tenants, priority=0)
+    log = play(scenario, trace).requests
+    assert held(log, "noisy", 0.5) == 4
+    assert waits(log).tolist()[9:] == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(("load", "share"), [(6.0, 0.5), (9.0, 0.3)])
 def test_a_reserve_loses_calls_as_trunk_reservation_does(single_queue, trace_of, load, share):
     """Poisson arrivals, exponential service, no queue: the birth-death chain of the source.
