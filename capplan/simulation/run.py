@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capplan.results import RunResult
@@ -21,7 +22,7 @@ from capplan.simulation.hedging import callers_of
 from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.poison import poison_of, poisoned_rows
-from capplan.simulation.pool import ServingPool
+from capplan.simulation.pool import Downstream, ServingPool
 from capplan.simulation.response_cache import cached_responses
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
+    from capplan.simulation.breakers import Breakers
+    from capplan.simulation.caller import Callers
     from capplan.traffic.trace import Trace
 
 
@@ -44,8 +47,8 @@ class Stream(IntEnum):
     SERVICE = 12
     SCALING = 14
     FAULTS = 15
-    RESPONSES = 17
     POISON = 16
+    RESPONSES = 17
 
 
 PAYS_FROM = 50_000
@@ -115,102 +118,45 @@ class _Run:
         replication: int,
         engine: EngineKind | None = None,
     ) -> None:
-        self.clock = clock = Clock()
-        closed = is_closed(trace)
+        self._scenario, self._trace = scenario, trace
+        self._draws = partial(stream, seed, replication)
+        self.clock = Clock()
         self.last_arrival_s = float(trace.frame["arrival_s"].iloc[-1])
-        sent_until_s = self.last_arrival_s
-        if closed:
-            sent_until_s = math.inf if trace.duration_s is None else trace.duration_s
-        self.until_s = sent_until_s + scenario.drain_s
-        network_s = scenario.network.one_way_s
-        connections = Connections(scenario.network)
-        self.callers = callers_of(scenario)(
-            crowd(
-                requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
-                closed=closed,
-                until_s=sent_until_s,
-                clock=clock,
-            ),
-            log=RequestLog(
-                trace.frame,
-                network_s=network_s,
-                leaves_s=self._leaves_s,
-            ),
-            retries={c.name: c.retry for c in scenario.classes},
-            clock=clock,
-            network_s=network_s,
-            connections=connections,
-            backoff=stream(seed, replication, Stream.BACKOFF),
-        )
+        self.sent_until_s = _sent_until_s(trace)
+        self.until_s = self.sent_until_s + scenario.drain_s
+        self._connections = Connections(scenario.network)
+        self.callers = self._new_callers()
         self.gateway = gateway_host(
             scenario.gateway,
             network=scenario.network,
-            connections=connections,
-            clock=clock,
+            connections=self._connections,
+            clock=self.clock,
             returned=self.callers.returned,
         )
-        machines = {host.name: Machine(host, clock=clock) for host in scenario.hosts}
+        self.machines = {host.name: Machine(host, clock=self.clock) for host in scenario.hosts}
         responses = cached_responses(
             scenario,
             gateway=self.gateway,
-            clock=clock,
-            draws=lambda: stream(seed, replication, Stream.RESPONSES),
+            clock=self.clock,
+            draws=partial(self._draws, Stream.RESPONSES),
         )
-        demands = demands_of(scenario)
-        routing = stream(seed, replication, Stream.ROUTING).spawn(len(scenario.pools))
-        service = stream(seed, replication, Stream.SERVICE).spawn(len(scenario.pools))
-        engine = engine or _engine_for(len(trace.frame))
-        models = {c.name: scenario.model_of(c.name) for c in scenario.classes}
-        rng = stream(seed, replication, Stream.POISON)
-        poisoned = poisoned_rows(scenario, trace.frame, rng)
-        self.pools = {
-            pool.name: ServingPool(
-                pool,
-                clock=clock,
-                gateway=responses or self.gateway,
-                routing=routing[index],
-                service=service[index],
-                engine=engine,
-                machines=machines,
-                demands=demands,
-                models=models,
-                faults=faults.targets(scenario, pool),
-                poison=poison_of(pool, scenario, poisoned),
-            )
-            for index, pool in enumerate(scenario.pools)
-        }
+        kind = engine or _engine_for(len(trace.frame))
+        self.pools = self._new_pools(responses or self.gateway, kind)
         self.gateway.pools = {
             c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
         }
-        self.breakers = None
-        if scenario.breakers:
-            from capplan.simulation.breakers import Breakers
-
-            self.breakers = Breakers(
-                scenario,
-                callers=self.callers,
-                gateway=self.gateway,
-                pools=self.pools,
-                clock=clock,
-            )
+        self.breakers = self._new_breakers()
         if responses is not None:
             self.gateway.pools = responses.fronts(self.gateway.pools)
         faults.wire(
             scenario,
             pools=self.pools,
             callers=self.callers,
-            machines=machines,
-            clock=clock,
-            draws=lambda: stream(seed, replication, Stream.FAULTS),
+            machines=self.machines,
+            clock=self.clock,
+            draws=partial(self._draws, Stream.FAULTS),
         )
-        self.sampler = timeline.Sampler(
-            timeline.probes(
-                self.callers, self.gateway, self.pools.values(), machines.values()
-            ),
-            clock=clock,
-            span_s=self.last_arrival_s if math.isinf(sent_until_s) else sent_until_s,
-        )
-
+        self.sampler = self._new_sampler()
         if responses is not None:
             self.sampler.add(responses.probes())
         elastic.wire(
@@ -218,8 +164,73 @@ class _Run:
             pools=self.pools,
             callers=self.callers,
             sampler=self.sampler,
-            machines=machines,
-            draws=lambda: stream(seed, replication, Stream.SCALING),
+            machines=self.machines,
+            draws=partial(self._draws, Stream.SCALING),
+        )
+
+    def _new_callers(self) -> Callers:
+        scenario, trace, network_s = self._scenario, self._trace, self._scenario.network.one_way_s
+        return callers_of(scenario)(
+            crowd(
+                requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
+                closed=is_closed(trace),
+                until_s=self.sent_until_s,
+                clock=self.clock,
+            ),
+            log=RequestLog(trace.frame, network_s=network_s, leaves_s=self._leaves_s),
+            retries={c.name: c.retry for c in scenario.classes},
+            clock=self.clock,
+            network_s=network_s,
+            connections=self._connections,
+            backoff=self._draws(Stream.BACKOFF),
+        )
+
+    def _new_pools(self, gateway: Downstream, engine: EngineKind) -> dict[str, ServingPool]:
+        scenario = self._scenario
+        routing, service = (
+            self._draws(which).spawn(len(scenario.pools))
+            for which in (Stream.ROUTING, Stream.SERVICE)
+        )
+        demands = demands_of(scenario)
+        models = {c.name: scenario.model_of(c.name) for c in scenario.classes}
+        poisoned = poisoned_rows(scenario, self._trace.frame, self._draws(Stream.POISON))
+        return {
+            pool.name: ServingPool(
+                pool,
+                clock=self.clock,
+                gateway=gateway,
+                routing=routing[index],
+                service=service[index],
+                engine=engine,
+                machines=self.machines,
+                demands=demands,
+                models=models,
+                faults=faults.targets(scenario, pool),
+                poison=poison_of(pool, scenario, poisoned),
+            )
+            for index, pool in enumerate(scenario.pools)
+        }
+
+    def _new_breakers(self) -> Breakers | None:
+        if not self._scenario.breakers:
+            return None
+        from capplan.simulation.breakers import Breakers
+
+        return Breakers(
+            self._scenario,
+            callers=self.callers,
+            gateway=self.gateway,
+            pools=self.pools,
+            clock=self.clock,
+        )
+
+    def _new_sampler(self) -> timeline.Sampler:
+        pools, machines = self.pools.values(), self.machines.values()
+        endless = math.isinf(self.sent_until_s)
+        return timeline.Sampler(
+            timeline.probes(self.callers, self.gateway, pools, machines),
+            clock=self.clock,
+            span_s=self.last_arrival_s if endless else self.sent_until_s,
         )
 
     def _leaves_s(self, start_s: Any, made_s: Any) -> Any:
@@ -245,6 +256,13 @@ class _Run:
         if callers.pending or not callers.all_arrived:
             return True
         return not all(pool.idle for pool in self.pools.values())
+
+
+def _sent_until_s(trace: Trace) -> float:
+    """Return when callers cease to send: in a closed loop the window's end, inf without one."""
+    if not is_closed(trace):
+        return float(trace.frame["arrival_s"].iloc[-1])
+    return math.inf if trace.duration_s is None else trace.duration_s
 
 
 def _engine_for(requests: int) -> EngineKind:
