@@ -2,9 +2,11 @@
 
 Run: ``python tests/benchmarks/simulate.py [--day]``. The scenario is the bundled ``benchmark``:
 512/128 tokens at 70 % load, full request log, deadlines and retries on, compared with the
-reference engine (Python, one event a step) behind the same control plane. Times are CPU seconds of
-one process, the best of several, so that other work on the machine matters less; the trace is
-drawn beforehand. ``--day`` adds a day at 100 requests/s over 64 replicas (8.64 million requests).
+reference engine (Python, one event a step) behind the same control plane. ``protected`` adds to it
+priorities, breakers, an autoscaler and a crash. Times are CPU seconds of one process, the best of
+several, so that other work on the machine matters less; the trace is drawn beforehand. ``--day``
+adds a day at 100 requests/s over 64 replicas (8.64 million requests). Peers are timed where they
+are installed, on as many requests of the same lengths.
 """
 
 from __future__ import annotations
@@ -15,7 +17,49 @@ import sys
 import time
 from pathlib import Path
 
+import peers
+
 TARGET_RPS = {1: 60_000, 8: 50_000}
+PROTECTED_RPS = 40_000
+PROTECTED = {
+    "classes": [
+        {
+            "name": name,
+            "owner": "benchmark",
+            "priority": priority,
+            "promises": {"deadline_s": 60.0},
+            "retry": {"max_attempts": 3, "backoff_s": 0.5, "jitter": True},
+            "prompt_tokens": {"kind": "fixed", "tokens": 512},
+            "output_tokens": {"kind": "fixed", "tokens": 128},
+            "share": 1.0,
+        }
+        for priority, name in enumerate(("interactive", "batch"))
+    ],
+    "pools.llm.queue.order": "priority",
+    "pools.llm.batching.scheduler.order": "priority",
+    "pools.llm.lifecycle": {"model_load": {"kind": "fixed", "seconds": 30.0}},
+    "pools.llm.autoscaler": {
+        "min_replicas": 4,
+        "max_replicas": 12,
+        "metrics": [{"metric": "in_flight", "target": 60.0}],
+    },
+    "breakers": [
+        {
+            "name": "slow",
+            "when": {"metric": "e2e_s", "quantile": 0.99, "above": 5.0},
+            "then": [{"kind": "max_tokens", "tokens": 64}],
+            "release": {"limit_factor": 0.8, "for_s": 5.0},
+        },
+        {
+            "name": "overfull",
+            "when": {"metric": "queue_length", "above": 200},
+            "then": [{"kind": "refuse", "status": 503, "retry_after_s": 5.0}],
+            "release": {"limit_factor": 0.8},
+        },
+    ],
+    "faults": [{"pool": "llm", "at_s": 10.0, "down_s": 20.0}],
+}
+"""What the protected case adds: everything that acts while a run goes on."""
 MANY, DAY = 1_000_000, 8_640_000
 TARGETS = {"million_s": 25.0, "million_gb": 1.0, "day_s": 240.0, "interactive_s": 0.1}
 
@@ -54,6 +98,30 @@ def speed(replicas: int, requests: int) -> None:
         f" ({requests / wall_s:,.0f} by the clock), {slow_s / cpu_s:.2f} times the reference"
         + (f"; target {target:,}" if target else "")
     )
+
+
+def protected(replicas: int, requests: int) -> None:
+    """Print requests a second with priorities, breakers, an autoscaler and a crash."""
+    from capplan.traffic.draw import draw
+
+    built = scenario(requests, replicas, **PROTECTED)
+    cpu_s, wall_s = timed(built, draw(built))
+    print(
+        f"{replicas:3d} replicas, protected: {requests / cpu_s:9,.0f} requests/s"
+        f" ({requests / wall_s:,.0f} by the clock); target {PROTECTED_RPS:,}"
+    )
+
+
+def growth(replicas: int, requests: int) -> None:
+    """Print what twice and four times as many requests cost, against the first."""
+    from capplan.traffic.draw import draw
+
+    took = []
+    for times in (1, 2, 4):
+        built = scenario(times * requests, replicas)
+        took.append(timed(built, draw(built), times=3)[0])
+    ratios = ", ".join(f"{cpu_s / took[0]:.2f}" for cpu_s in took)
+    print(f"{requests:,} requests on {replicas} replicas, twice and four times as many: {ratios}")
 
 
 def once(name: str, requests: int, replicas: int) -> None:
@@ -109,6 +177,8 @@ def main() -> None:
         return
     for replicas, requests in ((1, 10_000), (8, 20_000), (64, 100_000)):
         speed(replicas, requests)
+    protected(8, 20_000)
+    growth(8, 20_000)
     interactive()
     command("--help", target_s=0.4)
     command("simulate", "benchmark", target_s=1.5)
@@ -116,6 +186,7 @@ def main() -> None:
     for name, requests, replicas in long_runs:
         only = [sys.executable, __file__, "--only", name, str(requests), str(replicas)]
         subprocess.run(only, check=True)
+    peers.main()
 
 
 if __name__ == "__main__":
