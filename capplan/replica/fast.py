@@ -59,18 +59,20 @@ HANDLED = frozenset(
 
 def unsupported(batching: ContinuousBatching, step_time: StepTime) -> list[str]:
     """Return what of a pool's batching the compiled steps cannot do; empty = they can all."""
-    fields = type(batching).model_fields
-    found = [
-        name
-        for name, field in fields.items()
-        if name not in HANDLED
-        and getattr(batching, name) != field.get_default(call_default_factory=True)
-    ]
-    if takes_turns(batching.scheduler):
-        found.append("scheduler.order")
+    found = _not_compiled(batching)
     if step_law(step_time) is None:
         found.append(f"step_time ({type(step_time).__name__})")
     return found
+
+
+def _not_compiled(batching: ContinuousBatching) -> list[str]:
+    found = [
+        name
+        for name, field in type(batching).model_fields.items()
+        if name not in HANDLED
+        and getattr(batching, name) != field.get_default(call_default_factory=True)
+    ]
+    return [*found, "scheduler.order"] if takes_turns(batching.scheduler) else found
 
 
 class Timepiece(Protocol):
@@ -106,14 +108,14 @@ class FastEngine:
         self,
         batching: ContinuousBatching,
         *,
-        step_time: StepTime,
+        law: NDArray[np.float64],
         kv_blocks: int,
         clock: Timepiece,
         rank: int,
     ) -> None:
-        law = step_law(step_time)
-        if law is None or (missing := unsupported(batching, step_time)):
-            msg = f"batching that is compiled, got {missing if law is not None else step_time!r}"
+        """Begin empty; ``law`` is the step time (:func:`capplan.replica.steplaw.step_law`)."""
+        if missing := _not_compiled(batching):
+            msg = f"batching that is compiled, got {', '.join(missing)}"
             raise ValueError(msg)
         self._rules = batching
         self._block = batching.block_size

@@ -106,11 +106,12 @@ def _continuous_factory(
     law, blocks = step_time(pool), kv_blocks(pool)
     if engine == "fast":
         from capplan.replica.fast import FastEngine, unsupported
+        from capplan.replica.steplaw import step_law
 
-        missing = unsupported(batching, law)
-        if not missing:
+        missing, numbers = unsupported(batching, law), step_law(law)
+        if numbers is not None and not missing:
             return lambda: FastEngine(
-                batching, step_time=law, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
+                batching, law=numbers, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
             )
         logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(missing))
     copy_s = copy_s_per_token(pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -23,6 +24,8 @@ from capplan.simulation.routing import Target, route_of
 
 if TYPE_CHECKING:
     import numpy as np
+
+logger = logging.getLogger(__name__)
 
 SCALED_DOWN = "scaled_down"
 """Why what still ran failed when a replica was to leave and its grace was over."""
@@ -103,6 +106,8 @@ class ServingPool:
         self._limit = pool.router.max_in_flight
         self._hosts = [machines[name] for name in pool.hosts] if machines else []
         self._demands = demands or {}
+        if self._hosts and engine == "fast":
+            logger.info("pool %s: hosts, so its steps are not compiled", pool.name)
         self._build = engine_factory(
             pool,
             service=service,

@@ -755,6 +755,15 @@ def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
     assert "pool llm: prefix_caching, so its steps are not compiled" in caplog.text
 
 
+def test_on_a_shared_host_steps_are_not_compiled_and_that_is_said(build, trace_of, caplog):
+    batching = {"kind": "continuous", "kv_blocks": 900, "step_time": LINEAR}
+    with caplog.at_level("INFO", logger="capplan.simulation.pool"):
+        scenario = build(batching=batching, hosts=[{"name": "node"}], pool={"hosts": ["node"]})
+        run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
+    assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
+    assert "pool llm: hosts, so its steps are not compiled" in caplog.text
+
+
 LINEAR = {
     "kind": "linear",
     "base_s": 4e-3,
