@@ -24,8 +24,14 @@ def limits_of(scenario):
         yield f"{pool.name} scheduler", pool.batching.scheduler
 
 
-def test_four_scenarios_are_bundled():
-    assert NAMES == ["benchmark", "chat-service", "embedding-batch", "mixed-modality"]
+def test_five_scenarios_are_bundled():
+    assert NAMES == [
+        "benchmark",
+        "chat-service",
+        "embedding-batch",
+        "mixed-modality",
+        "protected-chat",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
