@@ -99,6 +99,7 @@ def _print(document: Mapping[str, Any], out: str | None) -> None:
     if caches := _caches(document):
         sys.stdout.write("\n")
         print_table(caches, ["cache", "found (share)", "takes (mean)", "of"])
+    sys.stdout.write(f"\n{_wasted(document)}\n")
     print_verdict(document["verdict"])
     if out is not None:
         sys.stdout.write(f"\nstored in {out}\n")
@@ -115,6 +116,19 @@ def _caches(document: Mapping[str, Any]) -> list[list[Any]]:
         ),
     }
     return [[name, *row] for name, row in found.items() if row[1] is not None]
+
+
+def _wasted(document: Mapping[str, Any]) -> str:
+    """Return what was computed for nobody, and who waited twice, in a sentence."""
+    from capplan.report.figures import shown
+
+    tokens, seconds = (shown(document[f"wasted_{unit}"]) for unit in ("tokens", "accelerator_s"))
+    share, twice = document["wasted_accelerator_fraction"], document["double_queued"]["fraction"]
+    told = ["unknown" if part is None else f"{part:.1%}" for part in (share, twice)]
+    return (
+        f"wasted on what did not succeed: {tokens} tokens, {seconds} accelerator seconds "
+        f"({told[0]} of the busy time); waited in two queues or more: {told[1]} of the requests"
+    )
 
 
 def _by_class(document: Mapping[str, Any]) -> list[list[Any]]:

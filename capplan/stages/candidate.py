@@ -115,7 +115,7 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
     )
     yield _throughput_bought(scenario, point.stage, after)
     yield _linked(point, after, better=better)
-    only_capacity = point.limit.field.endswith(".replicas")
+    only_capacity = point.limit.field.endswith(("replicas", "autoscaler.metrics.0.target"))
     yield _reason(
         "more_than_new_accelerators",
         not (only_capacity and held),

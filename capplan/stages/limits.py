@@ -10,9 +10,10 @@ import numpy as np
 
 from capplan.results.timelines import held_values
 from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
+from capplan.wording import counted
 
 if TYPE_CHECKING:
-    from capplan.scenario import Gateway, Scenario
+    from capplan.scenario import Autoscaler, Gateway, Scenario
     from capplan.stages.layers import Blame
     from capplan.stages.stage import Stage
 
@@ -132,9 +133,28 @@ def _pool_limit(stage: Stage, scenario: Scenario, pool: Pool, found: Blame) -> L
         if held >= FULL * most and most < places(pool):
             why = f"the router passes {most} to a replica whose batch holds {places(pool)}"
             return _count(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
+    if pool.autoscaler is not None:
+        return _scaling_limit(stage, pool, pool.autoscaler)
     why = f"{pool.name} serves no more: its {found.layer.replace('_', ' ')} holds the time"
     value = pool.replicas
     return Limit(field=f"{path}.replicas", value=value, candidate=value + 1, why=why)
+
+
+def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> Limit:
+    """Return what keeps an autoscaler from more replicas: its most of them, or when it asks."""
+    rows = stage.run.timeline
+    own = rows[(rows["replica"] == pool.name) & (rows["metric"] == "replicas_desired")]
+    wanted, spans = held_values(own, "replicas_desired", start_s=stage.start_s, end_s=stage.end_s)
+    most = float(wanted[spans > 0].max(initial=0.0))
+    path = f"pools.{pool.name}.autoscaler"
+    if most >= rules.max_replicas:
+        why = f"its autoscaler may have {counted(rules.max_replicas, 'replica')} and wanted them"
+        value = rules.max_replicas
+        return Limit(field=f"{path}.max_replicas", value=value, candidate=value + 1, why=why)
+    target = rules.metrics[0].target
+    why = f"its autoscaler wanted {most:g} of {counted(rules.max_replicas, 'replica')}: too late"
+    field = f"{path}.metrics.0.target"
+    return Limit(field=field, value=target, candidate=target / MORE, why=why)
 
 
 def places(pool: Pool) -> int:

@@ -2,8 +2,13 @@
 
 import pytest
 
+from capplan.scenario.files import with_values
 from capplan.stages import run_stages
+from capplan.stages.layers import blame
+from capplan.stages.limits import limit_of
+from capplan.stages.playing import play
 from capplan.stages.scaling import added, release_s
+from capplan.stages.stage import stage_of
 
 FALL = {"run": ["baseline", "fall_back"], "peak_rps": 7.0, "fall_back_s": 60.0}
 
@@ -66,3 +71,22 @@ def test_a_target_that_no_replica_can_exceed_is_a_finding_of_the_acceptance(sing
     [reason] = [r for r in found.verdict.reasons if r.rule == "target_out_of_reach"]
     assert reason.outcome == "fail"
     assert reason.next_action.startswith("pools.server.autoscaler.metrics.0.target")
+
+
+@pytest.mark.parametrize(
+    ("most", "field"),
+    [(2, "pools.server.autoscaler.max_replicas"), (9, "pools.server.autoscaler.metrics.0.target")],
+)
+def test_the_limit_of_a_pool_that_scales_is_its_most_replicas_or_when_it_asks(
+    single_server, most, field
+):
+    """Above 10/s one replica is too few; two serve 14/s, but five are not there in time for 40."""
+    load = 22.0 if most == 2 else 40.0
+    scenario = single_server(pool=scaling(max_replicas=most))
+    shape = {"kind": "steady", "rate_rps": load}
+    run = play(scenario, shape, duration_s=60.0, seed=1)
+    stage = stage_of("x", "ramp", load, run, start_s=20.0, end_s=60.0)
+    limit = limit_of(stage, "chat", blame(stage, stage.breaks[0], None))
+    assert limit.field == field
+    changed = with_values(scenario, {limit.field: limit.candidate})
+    assert changed.pools[0].autoscaler != scenario.pools[0].autoscaler
