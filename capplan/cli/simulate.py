@@ -123,7 +123,10 @@ def _wasted(document: Mapping[str, Any]) -> str:
     from capplan.report.figures import shown
 
     tokens, seconds = (shown(document[f"wasted_{unit}"]) for unit in ("tokens", "accelerator_s"))
-    share, twice = document["wasted_accelerator_fraction"], document["double_queued"]["fraction"]
+    share, twice = (
+        document["wasted_accelerator_fraction"],
+        document["double_queued"]["requests_fraction"],
+    )
     told = ["unknown" if part is None else f"{part:.1%}" for part in (share, twice)]
     return (
         f"wasted on what did not succeed: {tokens} tokens, {seconds} accelerator seconds "

@@ -183,8 +183,8 @@ def waste_said(stage: Stage) -> str:
     return (
         f"{told(figures['wasted_accelerator_fraction'], '_fraction')} of the accelerators' busy "
         f"time went to attempts that did not succeed ({told(figures['wasted_tokens'], '_tokens')}, "
-        f"by their share of the tokens), and {told(twice['fraction'], '_fraction')} of the "
-        f"requests waited in two queues or more{where}."
+        f"by their share of the tokens), and {told(twice['requests_fraction'], '_fraction')} of "
+        f"the requests waited in two queues or more{where}."
     )
 
 

@@ -82,8 +82,8 @@ def waited_twice(attempts: pd.DataFrame, waits: pd.DataFrame) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``requests`` that waited in two queues or more, their ``fraction`` of the requests of which
-        any wait is told, and ``wait_s``: their mean wait in each queue, summed over attempts.
+        ``requests`` that waited in two queues or more, their ``requests_fraction`` of those of
+        which any wait is told, and ``wait_s``: their mean wait in each queue, over all attempts.
     """
     sums = waits[list(SERIES)].to_numpy(np.float64)
     if (attempts["attempt"].to_numpy() > 1).any():
@@ -94,7 +94,7 @@ def waited_twice(attempts: pd.DataFrame, waits: pd.DataFrame) -> dict[str, Any]:
     means = np.nan_to_num(sums[twice]).mean(axis=0) if twice.any() else np.full(len(SERIES), np.nan)
     return {
         "requests": int(twice.sum()),
-        "fraction": float(twice.sum() / told.sum()) if told.any() else np.nan,
+        "requests_fraction": float(twice.sum() / told.sum()) if told.any() else np.nan,
         "wait_s": dict(zip(SERIES, map(float, means), strict=True)),
     }
 

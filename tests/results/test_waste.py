@@ -50,6 +50,6 @@ def test_who_waited_in_two_queues_is_told_by_layer(make_run, served):
     ]
     found = headline(make_run(rows))["double_queued"]
     assert found["requests"] == 2
-    assert found["fraction"] == pytest.approx(2 / 3)
+    assert found["requests_fraction"] == pytest.approx(2 / 3)
     expected = {"gateway": 0.75, "service_queue": 1.0, "scheduler_queue": 0.75}
     assert found["wait_s"] == pytest.approx(expected)

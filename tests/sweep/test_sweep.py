@@ -3,9 +3,11 @@ import pandas as pd
 import pytest
 
 from capplan.evidence import read_run
+from capplan.results import headline
 from capplan.scenario.files import load_scenario
 from capplan.schema import DataError
-from capplan.sweep import sweep
+from capplan.simulation import simulate
+from capplan.sweep import _flat, sweep
 from capplan.traffic.draw import draw
 
 SEQS = "pools.llm.batching.max_num_seqs"
@@ -105,3 +107,13 @@ def test_values_of_mixed_kinds_are_stored_as_json(scenario, tmp_path):
     swept = sweep(scenario, {"classes.benchmark.output_tokens": [law, longer]})
     assert swept.frame["classes.benchmark.output_tokens"][0] == '{"kind": "fixed", "tokens": 64}'
     swept.write(tmp_path / "sweep")
+
+
+def test_no_two_figures_of_a_run_become_the_same_column(scenario):
+    """A figure may be told twice, but then it is the same one."""
+    figures = headline(simulate(scenario, seed=1))
+    del figures["by_class"]
+    flat = _flat(figures)
+    told = [_flat({name: value}) for name, value in figures.items()]
+    for part in told:
+        np.testing.assert_equal({name: flat[name] for name in part}, part)
