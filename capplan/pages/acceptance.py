@@ -272,7 +272,7 @@ def rule_table(found: Acceptance) -> pd.DataFrame:
     rows = [
         {
             "outcome": r.outcome,
-            "rule": rule_words(r.rule),
+            "rule": rule_words(r.rule) + (f": {r.request_class}" if r.request_class else ""),
             "evidence": r.evidence,
             "next": r.next_action,
         }

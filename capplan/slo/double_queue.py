@@ -98,8 +98,8 @@ def _half_spent_of(
     over = waits[list(SERIES)].to_numpy(np.float64) > HALF * limits
     value = _share(attempts, over.sum(axis=1) > 1)
     outcome: Outcome = "fail" if value > DOUBLE_QUEUED_FRACTION else "pass"
-    evidence = f"{twice:.1%} of requests waited in two queues, {value:.1%} in two "
-    evidence += "for over half of what each may hold them"
+    evidence = f"{twice:.1%} of requests waited in two queues, {value:.1%} in two for over half "
+    evidence += "of its budget each"
     if outcome == "pass" and twice > DOUBLE_QUEUED_FRACTION and np.isnan(limits).sum() > 1:
         outcome, evidence = "unknown", f"{twice:.1%} of requests waited in two queues without limit"
     if outcome == "fail":
