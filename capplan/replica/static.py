@@ -60,7 +60,7 @@ class StaticEngine(DynamicEngine):
         super().__init__(batching.as_dynamic)
         self._max_model_len = batching.max_model_len
         self._law = step_time
-        self._first_token_s = 0.0
+        self._begun_s = self._prefill_s = self._whole_s = 0.0
 
     def refusal(self, job: Job) -> str | None:
         """Return why a job can never run here, None if it can."""
@@ -70,8 +70,8 @@ class StaticEngine(DynamicEngine):
     def _service_s(self, batch: list[Job], now_s: float) -> float:
         n, prompt, output = _shape(batch)
         prefill_s, decode_s = padded_s(self._law, n, prompt, output)
-        self._first_token_s = now_s + prefill_s
-        return prefill_s + decode_s
+        self._begun_s, self._prefill_s, self._whole_s = now_s, prefill_s, prefill_s + decode_s
+        return self._whole_s
 
     def _count(self, job: Job) -> None:
         job.prefilled_tokens, job.generated_tokens = job.prompt_tokens, job.output_tokens
@@ -81,8 +81,12 @@ class StaticEngine(DynamicEngine):
         n, prompt, output = _shape(batch)
         self.prefill_tokens += n * prompt
         self.output_tokens += n * output
+        took_s, prefill_s = now_s - self._begun_s, self._prefill_s
+        if now_s != self._begun_s + self._whole_s:  # its speed was another, or changed on the way
+            prefill_s *= took_s / self._whole_s
+        first_token_s = self._begun_s + prefill_s
         for job in batch:
-            job.prefill_end_s, job.decode_end_s = self._first_token_s, now_s
+            job.prefill_end_s, job.decode_end_s = first_token_s, now_s
 
 
 def _shape(batch: list[Job]) -> tuple[int, int, int]:

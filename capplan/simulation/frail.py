@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 from capplan.scenario import Fault, Hang, ModelReload, Pool, Slow
@@ -31,23 +31,27 @@ class FrailReplica(Replica):
 
     Attributes
     ----------
-    is_hung
-        Whether it stands still.
     hangs
-        How often it hung or stopped: who waits for the end of one of these knows it by its number.
+        What keeps it standing still: each hang that is not over, by a number of its own. A crash
+        ends them all.
     emptied
         Called when the last request has left; None = nobody wants to know.
     """
 
     def __init__(self, *args: Any, base_factor: float = 1.0, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.is_hung = False
-        self.hangs = 0
+        self.hangs: set[int] = set()
+        self._hung = count()
         self.emptied: Callable[[], None] | None = None
         self._left_s: float | None = None
         self._factors = [base_factor]
         if base_factor != 1.0:
             self._paced.factor = base_factor
+
+    @property
+    def is_hung(self) -> bool:
+        """Return whether it stands still."""
+        return bool(self.hangs)
 
     @property
     def idle(self) -> bool:
@@ -62,15 +66,17 @@ class FrailReplica(Replica):
 
     def hang(self) -> int:
         """Stand still until :meth:`recover`; return the number of this hang."""
-        self.hangs += 1
-        if not self.is_hung:
-            self.is_hung = True
+        if not self.hangs:
             self._left_s = self._halt()
-        return self.hangs
+        number = next(self._hung)
+        self.hangs.add(number)
+        return number
 
-    def recover(self) -> None:
-        """Go on from where it stood."""
-        self.is_hung = False
+    def recover(self, hang: int) -> None:
+        """End a hang; go on from where it stood if it was the last."""
+        self.hangs.remove(hang)
+        if self.hangs:
+            return
         left_s, self._left_s = self._left_s, None
         if left_s is not None:
             self._resume(left_s)
@@ -89,8 +95,8 @@ class FrailReplica(Replica):
 
     def crash(self, reason: str = CRASH) -> None:
         """Stop: everything here fails, until it is restored."""
-        self.hangs += 1
-        self.is_hung, self._left_s = False, None
+        self.hangs.clear()
+        self._left_s = None
         super().crash(reason)
         self._joining.clear()
         self._tell_emptied()

@@ -116,28 +116,52 @@ class _Hanging(_OfReplicas):
         """Let replicas stand still, until they go on or are restarted."""
         now_s = self._clock.now
         for replica in map(_frail, units):
-            which = (replica, replica.hang(), over)
+            hang = _Hung(replica, replica.hang(), over)
             if lasts_s < math.inf:
-                self._clock.at(now_s + lasts_s, Rank.FAULT, self._go_on, which)
+                self._clock.at(now_s + lasts_s, Rank.FAULT, self._go_on, hang)
             if self._detect_s is not None and self._detect_s < lasts_s:
-                self._clock.at(now_s + self._detect_s, Rank.FAULT, self._notice, which)
+                self._clock.at(now_s + self._detect_s, Rank.FAULT, self._notice, hang)
 
-    def _go_on(self, which: tuple[FrailReplica, int, Over]) -> None:
-        replica, hang, over = which
-        if replica.hangs != hang:
+    def _go_on(self, hang: _Hung) -> None:
+        if hang.is_known:
             return
-        replica.recover()
-        self._pool.trust(replica, self)
-        over()
+        if hang.goes_on:
+            hang.replica.recover(hang.number)
+            self._pool.trust(hang.replica, self)
+        hang.end()
 
-    def _notice(self, which: tuple[FrailReplica, int, Over]) -> None:
-        replica, hang, over = which
-        if replica.hangs != hang:
+    def _notice(self, hang: _Hung) -> None:
+        if not hang.goes_on:
+            if self._restart_s is not None:
+                hang.end()
             return
-        self._pool.avoid(replica, self)
+        self._pool.avoid(hang.replica, self)
         if self._restart_s is not None:
             back_s = self._clock.now + self._restart_s
-            self._outages.take_down([replica], back_s=back_s, reason=RESTART, then=over)
+            hang.is_known = True
+            self._outages.take_down([hang.replica], back_s=back_s, reason=RESTART, then=hang.over)
+
+
+@dataclass(slots=True)
+class _Hung:
+    """One hang of one replica: until it goes on by itself, is restarted, or crashes on the way."""
+
+    replica: FrailReplica
+    number: int
+    over: Over
+    is_known: bool = False
+    """Somebody has told, or will, that it is over."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether it has not ended yet, as it does when the replica stops."""
+        return self.number in self.replica.hangs
+
+    def end(self) -> None:
+        """Tell that it is over, once."""
+        if not self.is_known:
+            self.is_known = True
+            self.over()
 
 
 class _Slowing(_OfReplicas):

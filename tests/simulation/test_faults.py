@@ -56,6 +56,33 @@ def test_a_hung_replica_goes_on_where_it_stopped(single_queue, trace_of):
     assert busy_s(result) == pytest.approx(2.0)  # standing still is not work
 
 
+@pytest.mark.parametrize("spans", [[(0.5, 2.0), (1.0, 0.5)], [(0.5, 0.7), (1.0, 1.5)]])
+def test_hangs_that_overlap_last_until_the_last_of_them_is_over(single_queue, trace_of, spans):
+    faults = [{"kind": "hang", "at_s": at_s, "for_s": for_s} for at_s, for_s in spans]
+    result = run(single_queue(1, exponential=False, faults=faults), trace_of([0.0]))
+    assert result.requests["finish_s"][0] == pytest.approx(1.0 + 2.0)
+
+
+@pytest.mark.parametrize(
+    ("hang", "crash"),
+    [
+        ({"mtbf_s": 2.0, "mttr_s": 1.0}, {"at_s": 3.0, "down_s": 1.0}),
+        ({"mtbf_s": 2.0, "detect_s": 0.5, "restart_s": 0.5}, {"at_s": 3.0, "down_s": 0.1}),
+        ({"mtbf_s": 2.0, "for_s": 1.0}, {"at_s": 3.0, "down_s": 0.1}),
+        ({"mtbf_s": 2.0, "for_s": 1.0}, {"kind": "hang", "at_s": 3.0, "for_s": 9.0}),
+    ],
+)
+def test_who_hangs_by_law_goes_on_failing_whatever_else_strikes_it(
+    single_queue, trace_of, hang, crash
+):
+    """The other fault strikes every 3 s, in and out of hangs; over 300 s nobody is spared."""
+    others = [crash | {"at_s": at_s} for at_s in np.arange(1.0, 300.0, 3.0).tolist()]
+    scenario = single_queue(1, faults=[{"kind": "hang", **hang}, *others[:20]], drain_s=0.0)
+    result = run(scenario, trace_of(np.arange(0.0, 300.0, 0.5)))
+    idle = metric(result, "busy_fraction", "llm-0")[lambda share: share.index > 150.0]
+    assert idle.mean() < 0.9
+
+
 def test_who_waits_in_a_hung_replica_times_out_and_tries_elsewhere(single_queue, trace_of):
     retry = {"max_attempts": 2, "attempt_timeout_s": 1.5, "backoff_s": 0.0}
     retry["retry_on"] = ["timed_out"]
@@ -114,6 +141,19 @@ def test_a_slow_replica_slows_its_running_batch_midway(single_queue, trace_of, f
     result = run(scenario, trace_of([0.0, 0.1]))
     assert result.requests["finish_s"].tolist() == pytest.approx(ends)
     assert busy_s(result) == pytest.approx(ends[-1])  # slow work is work
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_the_prompts_of_a_static_batch_take_their_part_of_its_time_at_any_speed(
+    build, trace_of, factor
+):
+    static = {"kind": "static", "max_batch_size": 2, "step_time": ONE_STEP["step_time"]}
+    trace = trace_of([0.0, 0.0], prompt_tokens=1000, output_tokens=3)
+    plain = simulate(build(batching=static), trace=trace).requests
+    changed = simulate(build(batching=static, pool={"step_factors": [factor]}), trace=trace)
+    check_books(changed)
+    for moment in ("prefill_end_s", "decode_end_s"):
+        np.testing.assert_allclose(changed.requests[moment], factor * plain[moment])
 
 
 def test_a_slow_replica_slows_its_steps_and_the_window_of_who_joins(build, trace_of):
