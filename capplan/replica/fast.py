@@ -47,6 +47,7 @@ HANDLED = frozenset(
         "block_size",
         "kv_blocks",
         "gpu_memory_utilization",
+        "hybrid_kv_context_tokens",
         "max_model_len",
         "stream_interval",
         "cancel_frees",

@@ -90,12 +90,16 @@ class PagedKv:
 class KvBlocks(PagedKv):
     """Paged KV as a count: every block is like every other.
 
-    A job takes its blocks ``width`` times, once if it is greedy.
+    A job takes its blocks ``width`` times, once if it is greedy; with ``shared_prompt`` the full
+    blocks of its prompt once for all its beams.
     """
 
-    def __init__(self, blocks: int, *, block_size: int, width: int = 1) -> None:
+    def __init__(
+        self, blocks: int, *, block_size: int, width: int = 1, shared_prompt: bool = False
+    ) -> None:
         super().__init__(blocks, block_size=block_size)
         self._width = width
+        self._shared = shared_prompt
         self.free = self.total
 
     def can_ever_hold(self, job: Job, tokens: int) -> bool:
@@ -104,7 +108,9 @@ class KvBlocks(PagedKv):
 
     @property
     def usage_fraction(self) -> float:
-        """Return the share of the blocks that is taken, in whole widths."""
+        """Return the share of the blocks that is taken: in whole widths, but for shared prompts."""
+        if self._shared:
+            return 1.0 - self.free / self.total
         return 1.0 - (self.free // self._width) / (self.total // self._width)
 
     def found(self, job: Job, known_tokens: int) -> int:
@@ -122,9 +128,10 @@ class KvBlocks(PagedKv):
 
     def needed(self, job: Job, tokens: int) -> int:
         """Return how many more blocks a prefilling job needs to store so many tokens."""
+        if self._width > 1:
+            return self._blocks(job, tokens) - self._blocks(job, job.kv_tokens)
         size = self.block_size
-        more = -(-tokens // size) + -job.kv_tokens // size
-        return more if self._width == 1 or job.greedy else more * self._width
+        return -(-tokens // size) + -job.kv_tokens // size
 
     def grow(self, job: Job, tokens: int) -> None:
         """Let a prefilling job store so many tokens in all."""
@@ -151,4 +158,7 @@ class KvBlocks(PagedKv):
 
     def _blocks(self, job: Job, tokens: int) -> int:
         blocks = -(-tokens // self.block_size)
-        return blocks if self._width == 1 or job.greedy else blocks * self._width
+        if self._width == 1 or job.greedy:
+            return blocks
+        kept = min(blocks, job.prompt_tokens // self.block_size) if self._shared else 0
+        return kept + (blocks - kept) * self._width

@@ -31,4 +31,9 @@ def kv_cache(
         )
     if batching.prefix_caching:
         return PrefixCache(blocks, block_size=batching.block_size)
-    return KvBlocks(blocks, block_size=batching.block_size, width=batching.beam_width)
+    return KvBlocks(
+        blocks,
+        block_size=batching.block_size,
+        width=batching.beam_width,
+        shared_prompt=batching.beam_shares_prompt,
+    )

@@ -59,9 +59,10 @@ class ContinuousBatching(Part):
     speculation: Speculation | None = None
     beam_width: Count = 1
     """Sequences that decode one answer: each takes a place of ``max_num_seqs`` and KV of its own,
-    prompt included (an engine that shares the prompt's blocks needs less: Kwon et al., "Efficient
-    Memory Management … with PagedAttention", SOSP 2023, section 4.4); the prompt is computed
-    once."""
+    prompt included; the prompt is computed once."""
+    beam_shares_prompt: bool = False
+    """Keep the full blocks of the prompt once for all its beams. Source: Kwon et al., "Efficient
+    Memory Management … with PagedAttention", SOSP 2023, section 4.4."""
     async_scheduling: bool = False
     """Form each step while the one before it runs (``--async-scheduling``): a request that arrives
     meanwhile waits for one step more, and the host's work (``overhead_s`` and ``per_sequence_s`` of
@@ -89,6 +90,7 @@ class ContinuousBatching(Part):
         paged_only = {
             "prefix_caching": self.prefix_caching,
             "watermark": self.watermark > 0,
+            "beam_shares_prompt": self.beam_shares_prompt,
         }
         clashes = [
             (
@@ -101,6 +103,10 @@ class ContinuousBatching(Part):
                 self.beam_width > self.max_num_seqs,
                 f"beam_width {self.beam_width} needs as many max_num_seqs, {self.max_num_seqs} is "
                 f"{self.beam_width - self.max_num_seqs} short",
+            ),
+            (
+                self.beam_shares_prompt and self.beam_width == 1,
+                "beam_shares_prompt needs a beam_width above 1",
             ),
             (
                 self.beam_width > 1 and self.speculation is not None,

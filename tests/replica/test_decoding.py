@@ -67,6 +67,29 @@ def test_a_beam_takes_its_width_in_places_blocks_and_tokens(law):
     assert engine.refusal(Job(prompt_tokens=40, output_tokens=10)) == "kv_capacity"
 
 
+def test_beams_may_share_the_full_blocks_of_their_prompt(law):
+    fields = {"kv_blocks": 12, "beam_width": 3, "max_num_seqs": 9, "beam_shares_prompt": True}
+    engine = engine_of(law, **fields)
+    jobs = [Job(prompt_tokens=20, output_tokens=20) for _ in range(3)]
+    for job in jobs:
+        engine.waiting.push(job, 0.0)
+    engine.begin(0.0)
+    # Blocks of 16: one full block of the prompt, and three that it shares with the answers.
+    assert engine.prefilling == 3
+    assert engine.kv_usage_fraction == pytest.approx(12 / 12)
+    assert engine.end(1.0) == []
+    serve(engine, [])
+    assert engine.kv_usage_fraction == 0
+    assert all(job.generated_tokens == 20 for job in jobs)
+    assert engine.preemptions > 0  # the third block of each branch does not fit for all
+    long = {"prompt_tokens": 40, "output_tokens": 10}
+    assert engine.refusal(Job(**long)) is None  # 2 + 2 · 3 of 12 blocks
+    assert engine_of(law, **fields | {"beam_shares_prompt": False}).refusal(Job(**long)) is None
+    tight = fields | {"kv_blocks": 8}
+    assert engine_of(law, **tight).refusal(Job(**long)) is None
+    assert engine_of(law, **tight | {"beam_shares_prompt": False}).refusal(Job(**long)) is not None
+
+
 def test_a_long_prompt_leaves_room_for_others_beside_it(law):
     def first_tokens(**fields):
         engine = engine_of(law, max_num_batched_tokens=100, max_model_len=4000, **fields)
@@ -102,6 +125,11 @@ def test_the_watermark_keeps_blocks_free_for_those_that_run(law):
     [
         ({"beam_width": 4, "max_num_seqs": 2}, "4 needs as many max_num_seqs, 2 is 2 short"),
         ({"beam_width": 4, "kv_blocks": 3}, "as many kv_blocks, got 3"),
+        ({"beam_shares_prompt": True}, "beam_shares_prompt needs a beam_width above 1"),
+        (
+            {"beam_shares_prompt": True, "beam_width": 2, "kv_layout": "contiguous"},
+            "beam_shares_prompt is of kv_layout paged",
+        ),
         ({"max_long_partial_prefills": 1}, "needs a long_prefill_token_threshold"),
         ({"kv_layout": "contiguous", "prefix_caching": True}, "prefix_caching is of kv_layout"),
         ({"kv_blocks": 0}, "greater than or equal to 1"),

@@ -266,6 +266,7 @@ CHANGES = {
         "watermark": (f"{LLM}.watermark", 0.6),
         "speculation": (f"{LLM}.speculation", DRAFT),
         "beam_width": (f"{LLM}.beam_width", 2),
+        "beam_shares_prompt": (f"{LLM}.beam_shares_prompt", True),
         "stream_interval": (f"{LLM}.stream_interval", 20),
         "cancel_frees": (f"{LLM}.cancel_frees", False),
         "kv_layout": (f"{LLM}.kv_layout", "contiguous"),
@@ -467,6 +468,7 @@ LOADS = {
     "hosts.h.network_bytes_per_s": 30.0,
 }
 GIVEN = {
+    f"{LLM}.beam_shares_prompt": {f"{LLM}.beam_width": 2, f"{LLM}.kv_blocks": 24},
     "faults.0.mtbf_s": LAW,
     "faults.0.mttr_s": LAW,
     "pools.llm.model_load": {"pools.llm.load_bandwidth_bytes_per_s": 1e10},
