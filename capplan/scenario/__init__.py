@@ -45,7 +45,6 @@ from capplan.scenario.breakers import (
     ShrinkBatch,
     StartStandby,
     Watch,
-    mistakes,
 )
 from capplan.scenario.budgeting import BudgetRule, Weights
 from capplan.scenario.caching import ResponseCache
@@ -98,6 +97,7 @@ from capplan.scenario.loading import ModelLoad, without_rate
 from capplan.scenario.models import ResidentModel
 from capplan.scenario.orders import FairShare, LengthBuckets, Weight
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
+from capplan.scenario.placements import mistakes
 from capplan.scenario.pools import (
     ContinuousBatching,
     DynamicBatching,

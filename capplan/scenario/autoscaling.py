@@ -15,7 +15,13 @@ from capplan.scenario.part import (
     Quantile,
     Seconds,
 )
-from capplan.scenario.readings import LATENCIES, LatencyName, LevelName, RateName
+from capplan.scenario.readings import (
+    LATENCIES,
+    LatencyName,
+    LevelName,
+    RateName,
+    check_samples,
+)
 
 PodMetricName = Literal[
     "queue_length",
@@ -148,6 +154,8 @@ class ScalingMetric(Part):
         ]
         if told := "; ".join(text for wrong, text in clashes if wrong):
             raise ValueError(told)
+        if self.metric in LATENCIES:
+            check_samples(self.quantile)
         return self
 
 

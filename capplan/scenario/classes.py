@@ -177,6 +177,18 @@ class RequestClass(Part):
     demand: Demand = Demand()
     """What it takes of the host that its pool shares with others."""
 
+    @model_validator(mode="after")
+    def _hedges_come_before_the_end(self) -> RequestClass:
+        after_s = None if self.hedge is None else self.hedge.after_s
+        ends_s = self.retry.attempt_timeout_s
+        if after_s is not None and ends_s is not None and after_s >= ends_s:
+            msg = (
+                f"hedge.after_s: below retry.attempt_timeout_s {ends_s:g}, when the attempt is "
+                f"over and no hedge is sent, got {after_s:g}"
+            )
+            raise ValueError(msg)
+        return self
+
 
 class Tenant(Part):
     """A customer or team: its share of each class's requests."""

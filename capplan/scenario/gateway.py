@@ -24,7 +24,10 @@ WholeNumber = Annotated[int, Field(ge=0)]
 
 
 class GatewayQueue(Queue):
-    """The gateway's own queue: a full one answers 429, unless the file says otherwise."""
+    """The gateway's own queue: a full one answers 429, unless the file says otherwise.
+
+    Nobody waits in it without a limit of ``concurrency`` or ``overhead_concurrency``.
+    """
 
     status: Literal[429, 503] = 429
 
@@ -151,7 +154,7 @@ class GatewayRetryBudget(Part):
 
 
 class Accept(Part):
-    """How the gateway accepts new connections.
+    """How the gateway accepts new connections; who finds its connection open passes at once.
 
     It accepts ``rate_per_s`` of them, evenly, and holds at most ``max_open``; others wait in the
     ``backlog``, which is time on the network, and beyond it they are refused. One caller (its
@@ -165,6 +168,16 @@ class Accept(Part):
     backlog: WholeNumber = 4096
     max_open: Count | None = None
     max_per_caller: Count | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Accept:
+        if self.rate_per_s is None and self.max_open is None and self.max_per_caller is None:
+            msg = (
+                "one of rate_per_s, max_open and max_per_caller must be set: without them nobody "
+                "waits in the backlog"
+            )
+            raise ValueError(msg)
+        return self
 
 
 class Gateway(Part):
@@ -182,12 +195,12 @@ class Gateway(Part):
 
     Slots go to the first in the queue that may have one: tenants within their quota before those
     beyond it, then in the queue's order. A tenant within its quota that finds its slots borrowed
-    gets the ``next_free`` one, or (``reclaim: cancel``) that of the tenant most beyond its quota,
-    whose youngest request is ended with 503. If the queue is full, the newcomer is refused, except
-    that it takes the place of one of the tenant most beyond its quota (open and waiting requests
-    together), if that is further beyond than its own tenant would be; and that with
-    ``displace_lowest`` it takes the place of the least urgent and youngest of those less urgent
-    than itself. Who has been admitted is not displaced.
+    waits for the ``next_free`` one (so who lends slots needs a queue), or (``reclaim: cancel``)
+    gets that of the tenant most beyond its quota, whose youngest request is ended with 503. If the
+    queue is full, the newcomer is refused, except that it takes the place of one of the tenant most
+    beyond its quota (open and waiting requests together), if that is further beyond than its own
+    tenant would be; and that with ``displace_lowest`` it takes the place of the least urgent and
+    youngest of those less urgent than itself. Who has been admitted is not displaced.
     """
 
     owner: str = ""
@@ -265,6 +278,29 @@ class Gateway(Part):
         if chooses and self.queue.ageing_per_s:
             msg = f"{rule} without ageing_per_s, got {self.queue.ageing_per_s:g}"
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_stated_acts(self) -> Gateway:
+        bounded = self.holds_waiting and self.queue.length
+        clashes = [
+            (
+                self.overhead_concurrency is not None and not self.overhead_s,
+                "overhead_concurrency needs overhead_s above 0: workers of what takes no time "
+                "are never waited for",
+            ),
+            (
+                self.reclaim == "cancel" and not self.quotas,
+                "reclaim: cancel needs quotas: without them nobody has borrowed a slot",
+            ),
+            (
+                self.when_full == "displace_lowest" and not bounded,
+                "when_full: displace_lowest needs a queue that can be full and hold somebody: set "
+                "queue.length of at least 1, and concurrency (or overhead_concurrency)",
+            ),
+        ]
+        if told := "; ".join(text for wrong, text in clashes if wrong):
+            raise ValueError(told)
         return self
 
 

@@ -64,6 +64,14 @@ class Queue(Part):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _what_is_stated_acts(self) -> Queue:
+        for field, order in (("fair", "weighted_fair"), ("buckets", "length_buckets")):
+            if field in self.model_fields_set and self.order != order:
+                msg = f"{field} is of order {order}, got {self.order}"
+                raise ValueError(msg)
+        return self
+
 
 class Router(Part):
     """Which replica gets the next request, and how many one replica may hold.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
-from capplan.scenario.breakers import Breaker, PerRequest, Watch, placements
+from capplan.scenario.breakers import Breaker, PerRequest, Watch
+from capplan.scenario.placements import placements
 from capplan.scenario.readings import LATENCIES, LEVELS
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, level, rate

@@ -36,7 +36,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from capplan.replica.contiguous import ContiguousSpace
-from capplan.scenario.readings import LATENCIES
+from capplan.scenario.readings import LATENCIES, MOST_SAMPLES, samples_needed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
-
-MOST_SAMPLES = 10_000
-"""Attempts that a window remembers: a hundred beyond the 99th percentile, and cheap to sort."""
 
 Reading = Callable[[], float]
 """Reads a number now."""
@@ -136,7 +133,7 @@ class LatencyWindow:
 
     The quantile is the smallest observation that at least this share does not exceed. It needs
     ``min_samples`` of them; None = as many as leave one beyond it, 100 at the 99th percentile. Of
-    more than :data:`MOST_SAMPLES` in the window the last count.
+    more than ``MOST_SAMPLES`` in the window the last count.
 
     Watching begins when the window is made, and only then costs anything.
     """
@@ -162,7 +159,7 @@ class LatencyWindow:
         self._clock = clock
         self._class = request_class
         self._pool = pool
-        self._least = min_samples or math.ceil(round(1 / (1 - quantile), 6))
+        self._least = samples_needed(quantile, min_samples)
         self._callers = callers
         self._times = array("d", bytes(8 * MOST_SAMPLES))
         self._values = array("d", bytes(8 * MOST_SAMPLES))

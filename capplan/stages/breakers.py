@@ -8,7 +8,8 @@ import numpy as np
 
 from capplan.results.breakers import open_spans as spans_of
 from capplan.scenario import origin
-from capplan.scenario.breakers import Action, Breaker, Refuse, ShrinkBatch, Watch, placements
+from capplan.scenario.breakers import Action, Breaker, Refuse, ShrinkBatch, Watch
+from capplan.scenario.placements import placements
 from capplan.scenario.readings import LATENCIES
 from capplan.wording import counted
 

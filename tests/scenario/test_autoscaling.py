@@ -15,6 +15,10 @@ LENGTH = {"metric": "queue_length", "source": "external", "target": 4.0}
         ({"target_type": "Value"}, "target_type: of pods AverageValue, got Value"),
         ({"source": "resource"}, "metric: of resource a share in use"),
         ({"quantile": 0.9}, "quantile: of ttft_s, e2e_s, tpot_s, got it for queue_length"),
+        (
+            {"metric": "e2e_s", "source": "external", "quantile": 0.99995},
+            "quantile: 10,000 attempts are remembered, and 20,000 would be needed",
+        ),
         ({"window_s": 9.0}, "window_s: of ttft_s, e2e_s, tpot_s, got it for queue_length"),
     ],
 )

@@ -68,6 +68,28 @@ def test_a_file_may_name_a_set_beside_rules_of_its_own(tmp_path):
     assert load_scenario(written) == both
 
 
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        (
+            {"metric": "e2e_s", "quantile": 0.99999},
+            "quantile: 10,000 attempts are remembered, and 100,000 would be needed",
+        ),
+        (
+            {"metric": "e2e_s", "min_samples": 10_001},
+            "min_samples: 10,000 attempts are remembered, and 10,001 would be needed",
+        ),
+        ({"metric": "queue_length", "window_s": 5.0}, "window_s is of ttft_s, e2e_s, tpot_s"),
+        ({"metric": "refused_rps", "min_samples": 5}, "min_samples is of ttft_s, e2e_s, tpot_s"),
+        ({"metric": "running", "quantile": 0.5}, "quantile is of ttft_s, e2e_s, tpot_s"),
+        ({"metric": "up", "request_class": "benchmark"}, "request_class is of ttft_s"),
+    ],
+)
+def test_what_a_watch_would_ignore_or_never_know_is_an_error(when, said):
+    with pytest.raises(DataError, match=f"breakers.own.when: {said}"):
+        load_scenario("benchmark", values={"breakers": [OWN | {"when": when | {"above": 1.0}}]})
+
+
 def test_an_unknown_set_names_those_that_there_are():
     with pytest.raises(DataError, match=r"breakers: a list of rules, or the name .* got 'tiered'"):
         load_scenario("benchmark", values={"breakers": ["tiered"]})

@@ -75,6 +75,36 @@ def _base():
         ({"gateway.when_full": "refuse_old"}, "gateway.when_full: input should be 'refuse_new'"),
         ({"gateway.retry_budget": {"retry_fraction": 2}}, "gateway.retry_budget.retry_fraction: "),
         ({"gateway.accept": {"max_open": 0}}, "gateway.accept.max_open: "),
+        (
+            {"gateway.accept": {"backlog": 5}},
+            "gateway.accept: one of rate_per_s, max_open and max_per_caller must be set",
+        ),
+        ({"gateway.overhead_concurrency": 4}, "overhead_concurrency needs overhead_s above 0"),
+        ({"gateway.reclaim": "cancel"}, "reclaim: cancel needs quotas"),
+        (
+            {"gateway.when_full": "displace_lowest"},
+            "when_full: displace_lowest needs a queue that can be full",
+        ),
+        (
+            {"gateway.when_full": "displace_lowest", "gateway.queue.length": 0},
+            "when_full: displace_lowest needs a queue that can be full",
+        ),
+        (
+            {
+                "gateway.when_full": "displace_lowest",
+                "gateway.queue.length": 5,
+                "gateway.concurrency": None,
+            },
+            "when_full: displace_lowest needs a queue that can be full",
+        ),
+        (
+            {"gateway.queue.fair": {"by": "class"}},
+            "gateway.queue: fair is of order weighted_fair, got fifo",
+        ),
+        (
+            {"gateway.queue.buckets": {"bounds_tokens": [9]}, "gateway.queue.order": "priority"},
+            "gateway.queue: buckets is of order length_buckets, got priority",
+        ),
         ({"gateway.overhead_concurrency": 0}, "gateway.overhead_concurrency: "),
         ({"gateway.max_prompt_tokens": 0}, "gateway.max_prompt_tokens: "),
     ],
@@ -95,6 +125,6 @@ def test_what_is_not_lent_is_whole_slots_rounded_up(slots, lendable, withheld):
 
 
 def test_a_gateway_whose_overhead_has_few_workers_holds_waiting():
-    assert not Gateway(overhead_concurrency=3).holds_waiting
+    assert not Gateway(overhead_s=0.1).holds_waiting
     assert Gateway(overhead_concurrency=3, overhead_s=0.1).holds_waiting
     assert Gateway(concurrency=3).holds_waiting
