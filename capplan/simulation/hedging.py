@@ -31,8 +31,8 @@ REMEMBERED = 1000
 class Latencies:
     """The last latencies of first tries and retries, and how long a hedge waits because of them.
 
-    One that lost against its hedge counts with the time until then: it is beyond the quantile
-    anyway, and without it the quantile would fall with every hedge.
+    One that lost against its hedge, or that its caller gave up, counts with the time until then: it
+    is beyond the quantile anyway, and without it the quantile would fall with every one of them.
     """
 
     def __init__(self, quantile: float) -> None:
@@ -101,6 +101,11 @@ class HedgingCallers(Callers):
             if hedge.after_quantile is not None
         }
 
+    @property
+    def reacts(self) -> bool:
+        """Return whether the end of an attempt can send or take back another at once."""
+        return bool(self._races) or super().reacts
+
     def totals(self) -> Iterator[tuple[str, Callable[[], float]]]:
         """Yield what the timeline tells of these callers beyond outcomes."""
         yield from super().totals()
@@ -138,7 +143,9 @@ class HedgingCallers(Callers):
     def _hedge(self, attempt: Attempt) -> None:
         """Send another attempt beside one that is still on its way."""
         request = attempt.request
-        if attempt.outcome != "in_flight" or self._clock.now >= request.leaves_s:
+        patience_s = self._patience_s[request.request_class]
+        gives_up_s = min(request.leaves_s, attempt.intended_start_s + patience_s)
+        if attempt.outcome != "in_flight" or self._clock.now >= gives_up_s:
             return
         race, most = self._races[request], self._hedges[request.request_class].most
         if len(race.hedges) >= most:
@@ -153,7 +160,8 @@ class HedgingCallers(Callers):
     def _over(self, attempt: Attempt, outcome: str) -> None:
         super()._over(attempt, outcome)
         known = self._latencies.get(attempt.request.request_class)
-        if known is None or outcome not in {"succeeded", "cancelled"}:
+        left = outcome == "timed_out" and attempt.outcome_layer == "caller"
+        if known is None or not (left or outcome in {"succeeded", "cancelled"}):
             return
         if attempt.attempt not in self._races[attempt.request].hedges:
             known.add(attempt.finish_s - attempt.intended_start_s)

@@ -5,7 +5,7 @@ import pytest
 
 from capplan.results import headline, per_request
 from capplan.results.books import check_books
-from capplan.scenario import Hedge
+from capplan.scenario import Hedge, RequestClass
 from capplan.simulation.hedging import Latencies
 
 
@@ -227,6 +227,32 @@ def test_hedging_after_a_high_quantile_costs_little_and_shortens_the_tail(build,
     assert figures[True]["e2e_s"]["p99"] == pytest.approx(law[0.99], rel=0.15)
     hedged_s = law[0.9] + 0.05 * np.log(10)  # the rest is the least of two exponentials
     assert figures[False]["e2e_s"]["p99"] == pytest.approx(hedged_s, rel=0.1)
+
+
+def test_who_was_given_up_counts_as_a_long_latency_and_is_not_hedged(build, trace_of, play):
+    """Half of the answers would take 9 s: at the median, a caller gives up as it would hedge."""
+    scenario = build(
+        classes=[
+            {"name": "chat", "hedge": {"after_quantile": 0.5}, "retry": {"attempt_timeout_s": 1.0}}
+        ],
+        batching={
+            "kind": "dynamic",
+            "max_batch_size": 1,
+            "service": {"base_s": 1e-9, "per_size_s": 1.0},
+        },
+        replicas=60,
+    )
+    sizes = np.tile([9.0, 9.0, 0.25], 20)
+    log = play(scenario, trace_of(np.arange(60) * 0.375, size=sizes.tolist())).requests
+    assert log["attempt"].max() == 1
+    assert (log["reason"] == "attempt_timeout").sum() == 40
+
+
+@pytest.mark.parametrize("after_s", [0.5, 0.75])
+def test_a_hedge_after_the_attempt_is_over_is_an_error(after_s):
+    fields = {"name": "chat", "hedge": {"after_s": after_s}, "retry": {"attempt_timeout_s": 0.5}}
+    with pytest.raises(ValueError, match=r"hedge.after_s: below retry.attempt_timeout_s 0.5"):
+        RequestClass(**fields)
 
 
 @pytest.mark.parametrize("hedge", [{}, {"after_s": 1.0, "after_quantile": 0.9}])
