@@ -48,7 +48,8 @@ class Retry(Part):
     never_on_status: tuple[Annotated[int, Field(ge=400, le=599)], ...] = ()
     """HTTP statuses that are final to this caller, whatever the outcome."""
     never_on_reason: tuple[str, ...] = ()
-    """Reasons (``requests.reason``) that are final to this caller."""
+    """Reasons (``requests.reason``) that are final to this caller, with or without the name of the
+    limit that stands behind a colon: ``rate_limit`` means every one, ``rate_limit:a`` that of a."""
     heeds_final: bool = True
     """Whether what is marked as not to be retried (400, 413, a quota used up) is final. A naive
     caller tries it again; see ``gateway.drop_final_retries``."""
@@ -57,6 +58,14 @@ class Retry(Part):
     """The caller waits no longer than this because of a Retry-After, s; None = as it says."""
     budget: RetryBudget | None = None
     """None = as many retries as the other limits allow."""
+
+    def ends_on(self, reason: str) -> bool:
+        """Return whether a reason is one of those that are final to this caller.
+
+        >>> [Retry(never_on_reason=("rate_limit",)).ends_on(r) for r in ("rate_limit:a", "crash")]
+        [True, False]
+        """
+        return reason in self.never_on_reason or reason.partition(":")[0] in self.never_on_reason
 
     def backoff_before(self, attempt: int) -> float:
         """Return the longest wait before an attempt (the first is 1 and waits 0), s.

@@ -17,6 +17,8 @@ from capplan.simulation.buckets import (
 )
 
 BAD_REQUEST = 400
+DECIMALS = 9
+"""To which shares and periods are counted, so that a rounding error makes no request more."""
 
 Meter = TypeVar("Meter")
 Rules = TypeVar("Rules", bound=Allowance | RequestLimit | TokenLimit)
@@ -93,7 +95,7 @@ class RetryWindow:
             return True
         for times in (self._firsts, self._let_in):
             self._forget(times, now_s)
-        if len(self._let_in) >= self._fraction * len(self._firsts) + self._least:
+        if len(self._let_in) >= round(self._fraction * len(self._firsts) + self._least, DECIMALS):
             return False
         self._let_in.append(now_s)
         return True
@@ -124,7 +126,7 @@ class Used:
         self._used += tokens
 
     def _turn(self, now_s: float) -> None:
-        if (period := int(now_s / self._period_s)) > self._period:
+        if (period := int(round(now_s / self._period_s, DECIMALS))) > self._period:
             self._period, self._used = period, 0
 
 

@@ -17,7 +17,7 @@ def is_final(retry: Retry, failure: Failure) -> bool:
     return (
         failure.outcome not in retry.retry_on
         or (retry.heeds_final and not failure.can_be_retried)
-        or failure.reason in retry.never_on_reason
+        or retry.ends_on(failure.reason)
         or failure.status in retry.never_on_status
     )
 
@@ -58,7 +58,7 @@ class Budget:
         return True
 
     def _turn(self, now_s: float) -> None:
-        now = int(now_s / self._slice_s)
+        now = int(now_s / self._slice_s + _ROUNDING)
         for _ in range(min(now - self._slice, SLICES)):
             self._first.append(0)
             self._again.append(0)

@@ -42,7 +42,7 @@ def dropped(result: RunResult, name: str) -> pd.DataFrame:
         last["outcome"].isin(retry.retry_on)
         & (last["attempt"] < retry.max_attempts)
         & ~final.astype(bool)
-        & ~last["reason"].isin(retry.never_on_reason)
+        & ~last["reason"].map(lambda told: isinstance(told, str) and retry.ends_on(told))
         & ((last["finish_s"] + pauses_s < leaves_s) | np.isinf(leaves_s))
     ]
     return kept

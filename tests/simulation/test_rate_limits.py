@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario import RequestLimit, TokenLimit
+from capplan.scenario import Allowance, GatewayRetryBudget, RequestLimit, TokenLimit
 from capplan.simulation.attempt import Attempt, Request
 from capplan.simulation.buckets import TokenBucket, limit_of, take_all
+from capplan.simulation.refusals import RetryWindow, Used
 
 TENANTS = [{"name": "x"}, {"name": "y"}]
 quiet = settings(max_examples=100)
@@ -23,6 +24,21 @@ def attempt_of(prompt_tokens, output_tokens=0):
         attempt=1,
         start_s=0.0,
     )
+
+
+def test_a_period_begins_anew_at_its_instant_whatever_the_rounding():
+    """The third period of 0.1 s begins at 0.3 s, which is 2.9999999999999996 periods."""
+    used = Used(Allowance(name="a", tokens=10, period_s=0.1))
+    used.add(10, 0.2)
+    assert used.is_gone(0.25)
+    assert not used.is_gone(0.3)
+
+
+def test_a_share_of_first_attempts_that_is_whole_lets_in_no_retry_more():
+    """7 % of 100 is 7.000000000000001 in floating point."""
+    window = RetryWindow(GatewayRetryBudget(retry_fraction=0.07))
+    assert all(window.lets_in(1.0, retry=False) for _ in range(100))
+    assert sum(window.lets_in(2.0, retry=True) for _ in range(50)) == 7
 
 
 class Leaky:

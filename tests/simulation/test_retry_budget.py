@@ -10,6 +10,7 @@ from capplan.scenario.callers import Retry
 from capplan.simulation.retrying import SLICES, Budget
 
 NOTHING = {"rate_limit": {"rate_rps": 1e-6}}
+NAMED = {"rate_limits": [{"name": "all", "rate_rps": 1e-6}]}
 
 
 def chat(**retry):
@@ -107,8 +108,11 @@ def test_one_class_has_a_budget_and_the_other_none(build, trace_of, play):
         ({"never_on_reason": ["queue_full"]}, 3),
     ],
 )
-def test_what_is_final_to_the_caller_is_not_tried_again(build, trace_of, play, rules, attempts):
-    scenario = build(classes=chat(max_attempts=3, backoff_s=0.1, **rules), gateway=NOTHING)
+@pytest.mark.parametrize("gateway", [NOTHING, NAMED], ids=["plain", "named"])
+def test_what_is_final_to_the_caller_is_not_tried_again(
+    build, trace_of, play, *, rules, attempts, gateway
+):
+    scenario = build(classes=chat(max_attempts=3, backoff_s=0.1, **rules), gateway=gateway)
     log = play(scenario, trace_of([0.0, 0.1])).requests
     assert log["attempt"].max() == attempts
 
