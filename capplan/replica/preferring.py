@@ -86,7 +86,7 @@ class PreferringEngine(ContinuousEngine):
         if not self._running:
             return 0
         return sum(
-            max(int(r.kv_fraction * self._kv_blocks) - self._blocks_of(r), 0)
+            max(r.blocks(self._kv_blocks) - self._blocks_of(r), 0)
             for r in self._reserved
             if r.kv_fraction and not covers(r, job)
         )
@@ -104,7 +104,7 @@ class PreferringEngine(ContinuousEngine):
         if now != self._counted:
             self._counted = now
             self._missing = [
-                int(r.fraction * self._limit_seqs)
+                r.places(self._limit_seqs)
                 - sum(job.beam_width for job in self._running if covers(r, job))
                 for r in self._reserved
             ]

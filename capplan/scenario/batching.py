@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -51,6 +52,18 @@ class Reservation(Part):
     """Share of ``max_num_seqs``, rounded down to whole sequences."""
     kv_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the KV blocks that an admission of others leaves free as well."""
+
+    def places(self, sequences: int) -> int:
+        """Return how many of so many sequences are kept.
+
+        >>> Reservation(classes=("chat",), fraction=0.29).places(100)
+        29
+        """
+        return math.floor(round(self.fraction * sequences, 9))
+
+    def blocks(self, kv_blocks: int) -> int:
+        """Return how many of so many KV blocks are kept."""
+        return math.floor(round(self.kv_fraction * kv_blocks, 9))
 
     @model_validator(mode="after")
     def _for_somebody(self) -> Reservation:

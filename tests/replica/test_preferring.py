@@ -66,6 +66,16 @@ RESERVED = {"reserved": [{"classes": ["chat"], "fraction": 0.5}]}
 PREEMPTS = {"scheduler": {"order": "priority"}, "priority_preemption": True}
 
 
+def test_a_share_that_is_whole_sequences_is_not_one_less_by_rounding():
+    """0.29 of 100 is 28.999999999999996 in floating point."""
+    reserved = [{"classes": ["chat"], "fraction": 0.29, "kv_fraction": 0.29}]
+    played = Played(max_num_seqs=100, kv_blocks=9000, reserved=reserved)
+    played.come(*(job("batch") for _ in range(100)))
+    played.step()
+    assert len(played.running()) == 71
+    assert batching(reserved=reserved).reserved[0].blocks(100) == 29
+
+
 def test_others_leave_the_reserved_places_free():
     played = Played(**RESERVED)
     others = [job("batch") for _ in range(4)]
