@@ -10,6 +10,9 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
+collect_ignore = ["benchmarks"]
+"""Scripts that measure; they import each other, as scripts of one folder do."""
+
 NO_SKIP_VARIABLE = "CAPPLAN_NO_SKIP"
 """Set to 1 where every test must run (CI): a skipped test then fails the session."""
 
