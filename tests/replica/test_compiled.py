@@ -36,6 +36,24 @@ LAWS = {
             ("gemma-2-9b", "A100-80GB"),
         )
     },
+    "pipeline": step_time(
+        Pool(
+            name="llm",
+            model="Qwen3-30B-A3B",
+            accelerator="H100-SXM",
+            tensor_parallel=2,
+            pipeline_parallel=3,
+            batching=ContinuousBatching(),
+        )
+    ),
+    "ahead": step_time(
+        Pool(
+            name="llm",
+            model="Llama-3.2-1B",
+            accelerator="B200",
+            batching=ContinuousBatching(async_scheduling=True),
+        )
+    ),
 }
 
 
