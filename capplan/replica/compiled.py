@@ -43,6 +43,7 @@ STATE = np.dtype(
         for name in [
             *("sequences_limit", "tokens_limit", "block_tokens", "kv_blocks", "chunked"),
             *("by_priority", "watermark", "threshold", "most_partial", "most_long", "ahead"),
+            *("caching", "free_first", "free_last", "cached", "piled", "free_rows", "mask"),
             *("drafted", "tick", "ticks", "decode_steps", "free_blocks", "budget", "running"),
             *("decoding", "branches", "seats", "context_tokens", "newest", "admissions"),
             *("tickets", "waiting", "waiting_rows", "aside", "ends_rows", "chunks", "partials"),
@@ -59,7 +60,9 @@ STATE = np.dtype(
 
 ``newest`` is a slot, -1 = none; ``planned`` steps are in the plan, of which ``passed`` are over;
 ``*_rows`` are the sizes of heaps, with rows of jobs that left, ``aside``, ``chunks`` and
-``partials`` those of lists. ``began_s`` is when the last step did, ``begun_s`` the length of all.
+``partials`` those of lists, ``piled`` and ``free_rows`` those of stacks. ``free_first`` and
+``free_last`` are the blocks next and last to be taken, ``cached`` how many of the free are known.
+``began_s`` is when the last step did, ``begun_s`` the length of all.
 """
 
 JOB = np.dtype(
@@ -69,12 +72,28 @@ JOB = np.dtype(
             *("prompt_tokens", "output_tokens", "priority", "rank", "width", "known_tokens"),
             *("computed_tokens", "kv_tokens", "prefilled_tokens", "generated_tokens"),
             *("finish_step", "phase", "admission", "ticket", "partial", "running", "aborted"),
-            *("older", "newer", "batch_id", "batch_size"),
+            *("older", "newer", "batch_id", "batch_size", "cached_tokens"),
+            *("keys_at", "keys", "share", "serial", "row", "held"),
         ]
     ]
     + [(name, np.float64) for name in ("joined_s", "batch_in_s", "prefill_end_s")]
 )
-"""One slot. ``ticket`` is 0 when it does not wait; ``older`` and ``newer`` chain the running."""
+"""One slot. ``ticket`` is 0 when it does not wait; ``older`` and ``newer`` chain the running;
+``aborted`` numbers those that were given up since the step began.
+
+With a prefix cache: ``keys`` names of blocks are at the address ``keys_at``, or ``share`` blocks
+are found without names, -1 = by names only; ``serial`` names those without. ``held`` blocks are in
+``row`` of what is held.
+"""
+
+BLOCK = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("holders", "before", "after", "key", "same_before", "same_after")
+    ]
+)
+"""One KV block of a prefix cache: how many hold it, its neighbours among the free, and what it
+holds: its key, 0 = nothing known, and its neighbours of the same key, older first; -1 = none."""
 
 LEFT = (
     "slot",
@@ -85,6 +104,7 @@ LEFT = (
     "batch_size",
     "prefilled_tokens",
     "generated_tokens",
+    "cached_tokens",
 )
 """Columns of what is said of a job that leaves; ``done``: its last token was made."""
 
@@ -111,6 +131,14 @@ class Arrays(NamedTuple):
     """Rows of ``waiting`` that are passed over, or slots that are gone through."""
     partials: Whole
     """Slots whose prefill is in progress."""
+    blocks: Any
+    """KV blocks (``BLOCK``); this and the next three are of a prefix cache."""
+    known: Whole
+    """Keys, each with its oldest and its newest block, where their hash puts them."""
+    held: Whole
+    """Blocks of the prompt of each that runs, in rows."""
+    stacks: Whole
+    """Free rows, and blocks of answers, which are all alike until they are given back."""
     plan: Numbers
     """Ends and lengths of the planned steps."""
     left: Numbers
@@ -435,12 +463,12 @@ def _release(r: Arrays, slot: int, ahead: int) -> None:
     s.running -= 1
     s.seats -= job.width
     if job.finish_step == 0:
-        s.free_blocks += job.width * _blocks(s, job.kv_tokens)
+        _give_back(r, slot, _blocks(s, job.kv_tokens), job.computed_tokens)
         _no_longer_partial(r, slot)
         return
     job.generated_tokens = job.output_tokens - max(job.finish_step - s.tick, 0)
     context = job.prompt_tokens + job.output_tokens - (job.finish_step - s.tick)
-    s.free_blocks += job.width * _blocks(s, context - 1 + s.drafted + ahead)
+    _give_back(r, slot, _blocks(s, context - 1 + s.drafted + ahead), context - 1)
     r.phases[job.phase] -= job.width
     s.decoding -= 1
     s.branches -= job.width
@@ -505,6 +533,274 @@ def _unschedule(r: Arrays, slot: int) -> int:
     return found
 
 
+# --- the KV blocks: a count, or names (see capplan.replica.prefix) --------------------------------
+
+SPREAD = 0x9E3779B97F4A7C1
+"""An odd number of 60 bits. Source: Knuth, "The Art of Computer Programming" 3, 1998, section 6.4
+(multiplicative hashing by the golden ratio)."""
+MOST_KEYS = 1 << 24
+"""More blocks than a job has."""
+
+
+@compiled
+def _needed(r: Arrays, slot: int, tokens: int) -> int:
+    """Return how many more blocks a prefill needs to store so many tokens."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    return job.width * (_blocks(s, tokens) - _blocks(s, job.kv_tokens))
+
+
+@compiled
+def _has_room(r: Arrays, slot: int, blocks: int, spare: int) -> bool:
+    """Return whether a new job that takes so many blocks leaves ``spare`` free."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    shared = 0
+    if s.caching:
+        for k in range(job.computed_tokens // s.block_tokens):
+            block = _first_of(r, _key(r, slot, k))
+            if block < 0:
+                break
+            shared += r.blocks[block].holders > 0
+    return job.width * blocks - shared + spare <= s.free_blocks
+
+
+@compiled
+def _grow(r: Arrays, slot: int, tokens: int) -> None:
+    """Let a prefill store so many tokens in all; its full blocks become known."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    if not s.caching:
+        s.free_blocks -= _needed(r, slot, tokens)
+        job.kv_tokens = tokens
+        return
+    for _ in range(_needed(r, slot, tokens)):
+        r.held[job.row, job.held] = _take(r)
+        job.held += 1
+    job.kv_tokens = tokens
+    for k in range(min(min(tokens, job.known_tokens) // s.block_tokens, job.keys)):
+        block = r.held[job.row, k]
+        if r.blocks[block].key == 0:
+            _learn(r, block, _key(r, slot, k))
+
+
+@compiled
+def _take_alike(r: Arrays, count: int) -> None:
+    """Take blocks for answers."""
+    s = r.state[0]
+    if not s.caching:
+        s.free_blocks -= count
+        return
+    for _ in range(count):
+        r.stacks[1, s.piled] = _take(r)
+        s.piled += 1
+
+
+@compiled
+def _give_back(r: Arrays, slot: int, blocks: int, computed_tokens: int) -> None:
+    """Take back the blocks of a job, the last one first; what it computed stays known."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    if not s.caching:
+        s.free_blocks += job.width * blocks
+        return
+    while job.held < blocks:
+        s.piled -= 1
+        r.held[job.row, job.held] = r.stacks[1, s.piled]
+        job.held += 1
+    full = computed_tokens // s.block_tokens
+    named = min(full, job.keys) if job.generated_tokens >= job.output_tokens else full
+    for k in range(blocks):
+        block = r.held[job.row, k]
+        if k >= full and r.blocks[block].holders == 1:
+            _forget(r, block)
+        elif k < named and r.blocks[block].key == 0:
+            _learn(r, block, _key(r, slot, k))
+    for k in range(blocks - 1, -1, -1):
+        block = r.held[job.row, k]
+        r.blocks[block].holders -= 1
+        if r.blocks[block].holders == 0:
+            _free(r, block)
+    job.held = 0
+    r.stacks[0, s.free_rows] = job.row
+    s.free_rows += 1
+
+
+@compiled
+def _found(r: Arrays, slot: int, known_tokens: int) -> int:
+    """Return how many of the tokens to prefill are in the cache: whole blocks, not all."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    most = (known_tokens - 1) // s.block_tokens
+    if job.share >= 0 and job.prefilled_tokens == 0:
+        return min(most, job.share) * s.block_tokens
+    k = 0
+    while k < most and _first_of(r, _key(r, slot, k)) >= 0:
+        k += 1
+    return k * s.block_tokens
+
+
+@compiled
+def _take_found(r: Arrays, slot: int) -> None:
+    """Give a new job the blocks that were found for it."""
+    s = r.state[0]
+    job = r.jobs[slot]
+    s.free_rows -= 1
+    job.row, job.held = r.stacks[0, s.free_rows], 0
+    count = job.computed_tokens // s.block_tokens
+    while job.held < count:
+        block = _first_of(r, _key(r, slot, job.held))
+        if block < 0:
+            break
+        if r.blocks[block].holders == 0:
+            _unfree(r, block)
+            s.cached -= 1
+        r.blocks[block].holders += 1
+        r.held[job.row, job.held] = block
+        job.held += 1
+    while job.held < count:
+        r.held[job.row, job.held] = _take(r)
+        job.held += 1
+
+
+@compiled
+def _key(r: Arrays, slot: int, k: int) -> int:
+    """Return the key of a job's block: by the ids of the trace, else its own."""
+    job = r.jobs[slot]
+    if k < job.keys:
+        return carray(_pointer(job.keys_at), job.keys, np.int64)[k]
+    return -(job.serial * MOST_KEYS + k + 1)
+
+
+@compiled
+def _take(r: Arrays) -> int:
+    """Take the block that has been free for longest, and forget what it holds."""
+    s = r.state[0]
+    block = s.free_first
+    s.cached -= r.blocks[block].key != 0
+    _unfree(r, block)
+    _forget(r, block)
+    r.blocks[block].holders = 1
+    return block
+
+
+@compiled
+def _free(r: Arrays, block: int) -> None:
+    s = r.state[0]
+    r.blocks[block].before, r.blocks[block].after = s.free_last, -1
+    if s.free_last >= 0:
+        r.blocks[s.free_last].after = block
+    else:
+        s.free_first = block
+    s.free_last = block
+    s.free_blocks += 1
+    s.cached += r.blocks[block].key != 0
+
+
+@compiled
+def _unfree(r: Arrays, block: int) -> None:
+    s = r.state[0]
+    before, after = r.blocks[block].before, r.blocks[block].after
+    if before >= 0:
+        r.blocks[before].after = after
+    else:
+        s.free_first = after
+    if after >= 0:
+        r.blocks[after].before = before
+    else:
+        s.free_last = before
+    s.free_blocks -= 1
+
+
+@compiled
+def _home(r: Arrays, key: int) -> int:
+    """Return where the search for a key begins."""
+    spread = key * SPREAD
+    return (spread ^ (spread >> 32)) & r.state[0].mask
+
+
+@compiled
+def _entry(r: Arrays, key: int) -> int:
+    """Return where a key is, or would be."""
+    at = _home(r, key)
+    while r.known[at, 0] != 0 and r.known[at, 0] != key:
+        at = (at + 1) & r.state[0].mask
+    return at
+
+
+@compiled
+def _first_of(r: Arrays, key: int) -> int:
+    """Return the block that has held a key for longest, -1 if none does."""
+    at = _entry(r, key)
+    return r.known[at, 1] if r.known[at, 0] != 0 else -1
+
+
+@compiled
+def _learn(r: Arrays, block: int, key: int) -> None:
+    at = _entry(r, key)
+    mine = r.blocks[block]
+    mine.key, mine.same_before, mine.same_after = key, -1, -1
+    if r.known[at, 0] == 0:
+        r.known[at, 0], r.known[at, 1] = key, block
+    else:
+        mine.same_before = r.known[at, 2]
+        r.blocks[mine.same_before].same_after = block
+    r.known[at, 2] = block
+
+
+@compiled
+def _forget(r: Arrays, block: int) -> None:
+    mine = r.blocks[block]
+    if mine.key == 0:
+        return
+    at = _entry(r, mine.key)
+    before, after = mine.same_before, mine.same_after
+    mine.key = 0
+    if before >= 0:
+        r.blocks[before].same_after = after
+    else:
+        r.known[at, 1] = after
+    if after >= 0:
+        r.blocks[after].same_before = before
+    else:
+        r.known[at, 2] = before
+    if before < 0 and after < 0:
+        _remove(r, at)
+
+
+@compiled
+def _remove(r: Arrays, at: int) -> None:
+    """Empty an entry, and move up those behind it that are not where their search begins.
+
+    Source: Knuth, "The Art of Computer Programming" 3, 1998, section 6.4, algorithm R.
+    """
+    mask = r.state[0].mask
+    r.known[at, 0] = 0
+    behind = (at + 1) & mask
+    while r.known[behind, 0] != 0:
+        home = _home(r, r.known[behind, 0])
+        if (behind - home) & mask >= (behind - at) & mask:
+            for column in range(3):
+                r.known[at, column] = r.known[behind, column]
+            r.known[behind, 0] = 0
+            at = behind
+        behind = (behind + 1) & mask
+
+
+@compiled
+def _empty_cache(r: Arrays) -> None:
+    s = r.state[0]
+    s.free_first = s.free_last = -1
+    s.free_blocks = s.cached = s.piled = 0
+    r.known[:, 0] = 0
+    for block in range(s.kv_blocks):
+        r.blocks[block].holders = r.blocks[block].key = 0
+        _free(r, block)
+    s.free_rows = len(r.held)
+    for row in range(s.free_rows):
+        r.stacks[0, row] = row
+
+
 # --- forming a step ------------------------------------------------------------------------------
 
 
@@ -523,21 +819,12 @@ def _room(r: Arrays, slot: int, chunk: int) -> int:
 
 
 @compiled
-def _needed(r: Arrays, slot: int, tokens: int) -> int:
-    """Return how many more blocks a prefill needs to store so many tokens."""
-    s = r.state[0]
-    job = r.jobs[slot]
-    return job.width * (_blocks(s, tokens) - _blocks(s, job.kv_tokens))
-
-
-@compiled
 def _schedule(r: Arrays, slot: int, chunk: int) -> None:
     """Give a prefill its chunk of this step."""
     s = r.state[0]
     job = r.jobs[slot]
     tokens = _room(r, slot, chunk)
-    s.free_blocks -= _needed(r, slot, tokens)
-    job.kv_tokens = tokens
+    _grow(r, slot, tokens)
     r.chunks[s.chunks, 0], r.chunks[s.chunks, 1] = slot, chunk
     s.chunks += 1
     s.budget -= chunk
@@ -557,7 +844,7 @@ def _decode_blocks(r: Arrays) -> None:
         phase = -(s.tick + ahead) % s.block_tokens
         while r.phases[phase] > s.free_blocks:
             _preempt(r, _victim(r), ahead)
-        s.free_blocks -= r.phases[phase]
+        _take_alike(r, r.phases[phase])
 
 
 @compiled
@@ -606,7 +893,7 @@ def _admit(r: Arrays, now_s: float, formed_s: float) -> int:
     for row in range(first_new, s.chunks):
         job = r.jobs[r.chunks[row, 0]]
         if math.isnan(job.batch_in_s):
-            job.batch_in_s = now_s
+            job.batch_in_s, job.cached_tokens = now_s, job.computed_tokens
             job.batch_id, job.batch_size = s.steps + 1, size
     return why
 
@@ -624,20 +911,24 @@ def _admit_each(r: Arrays, formed_s: float) -> int:
         if s.seats + job.width > s.sequences_limit:
             return SEATS
         known = job.prompt_tokens + job.generated_tokens
-        job.known_tokens, job.computed_tokens, job.kv_tokens = known, 0, 0
-        chunk = min(known, s.threshold)
+        found = _found(r, slot, known) if s.caching else 0
+        job.known_tokens, job.computed_tokens, job.kv_tokens = known, found, found
+        left = known - found
+        chunk = min(left, s.threshold)
         long = chunk > s.budget
         chunk = min(chunk, s.budget)
-        if (long and not s.chunked) or (chunk < known and s.partials >= s.most_partial):
+        if (long and not s.chunked) or (chunk < left and s.partials >= s.most_partial):
             return BUDGET
         spare = s.watermark if s.decoding or s.chunks else 0
-        if known > s.threshold and _long_prefills(r) >= s.most_long:
+        if left > s.threshold and _long_prefills(r) >= s.most_long:
             _pass_over(r)
-        elif job.width * _blocks(s, _room(r, slot, chunk)) + spare > s.free_blocks:
+        elif not _has_room(r, slot, _blocks(s, _room(r, slot, chunk)), spare):
             return BLOCKS
         else:
             _stop_waiting(r, slot)
             _run(r, slot)
+            if s.caching:
+                _take_found(r, slot)
             _schedule(r, slot, chunk)
         slot = _first_waiting(r)
     return ALL
@@ -704,8 +995,11 @@ def _nobody_joins(s: State, why: int) -> bool:
     """Return whether whoever waits must wait until somebody leaves.
 
     After this step's prefills the budget is at least as large, unless a sequence that decodes
-    takes several tokens of it; then a shorter chunk might find blocks.
+    takes several tokens of it; then a shorter chunk might find blocks. So it might when known
+    blocks are taken for answers, because a chunk begins where what is known ends.
     """
+    if why == BLOCKS and s.cached:
+        return False
     if why in (ALL, SEATS) or s.chunks == 0:
         return why != LATE
     return why == BLOCKS and s.drafted == 0 and s.seats == s.running
@@ -800,14 +1094,13 @@ def _end_step(r: Arrays, now_s: float) -> int:
         if _computed(r, slot, r.chunks[row, 1], now_s):
             leaving = _leave(r, leaving, slot, 1)
     s.chunks = 0
-    if s.aborted:
+    for which in range(1, s.aborted + 1):
         slot = s.newest
-        while slot >= 0:
-            older = r.jobs[slot].older
-            if r.jobs[slot].aborted:
-                leaving = _leave(r, leaving, slot, 0)
-            slot = older
-        s.aborted = 0
+        while slot >= 0 and r.jobs[slot].aborted != which:
+            slot = r.jobs[slot].older
+        if slot >= 0:
+            leaving = _leave(r, leaving, slot, 0)
+    s.aborted = 0
     return leaving
 
 
@@ -827,6 +1120,7 @@ def _tell(r: Arrays, row: int, slot: int, done: int) -> None:
     r.left[row, 4] = job.batch_id if job.batch_id else math.nan
     r.left[row, 5] = job.batch_size if job.batch_id else math.nan
     r.left[row, 6], r.left[row, 7] = job.prefilled_tokens, job.generated_tokens
+    r.left[row, 8] = job.cached_tokens
 
 
 @compiled
@@ -880,7 +1174,7 @@ def _pass(r: Arrays, until: int) -> None:
         s.passed += 1
         s.ticks = _ticks(s, s.decode_steps, s.tick)
         for ahead in range(s.ticks):
-            s.free_blocks -= r.phases[-(s.tick + ahead) % s.block_tokens]
+            _take_alike(r, r.phases[-(s.tick + ahead) % s.block_tokens])
         s.began_s = now_s
         _begun(s, 0, s.branches, r.plan[s.passed, SECONDS])
 
@@ -938,8 +1232,10 @@ def _fill(r: Arrays, slot: int, tokens: tuple[int, int], order: tuple[int, int, 
     job.priority, job.rank, job.width = order
     job.prefilled_tokens = job.generated_tokens = job.finish_step = 0
     job.partial = job.running = job.aborted = job.batch_id = job.batch_size = 0
+    job.held = job.cached_tokens = 0
     job.batch_in_s = job.prefill_end_s = math.nan
     r.state[0].tickets += 1
+    job.serial = r.state[0].tickets
     _wait(r, slot, r.state[0].tickets)
 
 
@@ -949,8 +1245,8 @@ def _give_up(r: Arrays, slot: int) -> None:
     if job.ticket:
         _stop_waiting(r, slot)
     elif not job.aborted:
-        job.aborted = 1
         r.state[0].aborted += 1
+        job.aborted = r.state[0].aborted
 
 
 @compiled
@@ -969,8 +1265,12 @@ LISTS = 6
 is passed over, whose prefill is in progress."""
 TABLES = 2
 """Tables of numbers: the plan, and what is said of those that leave."""
-ADDRESSES = ("state", "jobs", "lists", "tables", "law", "slots", "rows", "size", "numbers")
-"""Where the arrays are: the addresses of five, then the lengths of all but the first."""
+ADDRESSES = (
+    *("state", "jobs", "lists", "tables", "law", "blocks", "known", "held", "stacks"),
+    *("slots", "rows", "size", "numbers", "block_count", "entries", "held_rows", "held_width"),
+    "stack_size",
+)
+"""Where the arrays are: the addresses of nine, then their lengths."""
 
 
 @intrinsic
@@ -989,21 +1289,25 @@ def _arrays(address: int) -> Arrays:
 
     Whoever calls keeps them alive: they are seen from here without being counted.
     """
-    where = carray(_pointer(address), 9, np.int64)
-    lists = carray(_pointer(where[2]), (LISTS, where[6], 3), np.int64)
-    tables = carray(_pointer(where[3]), (TABLES, where[7], len(LEFT)), np.float64)
+    where = carray(_pointer(address), 18, np.int64)
+    lists = carray(_pointer(where[2]), (LISTS, where[10], 3), np.int64)
+    tables = carray(_pointer(where[3]), (TABLES, where[11], len(LEFT)), np.float64)
     return Arrays(
         carray(_pointer(where[0]), 1, STATE),
-        carray(_pointer(where[1]), where[5], JOB),
+        carray(_pointer(where[1]), where[9], JOB),
         lists[0],
         lists[1],
         lists[2],
         lists[3, :, 0],
         lists[4],
         lists[5],
+        carray(_pointer(where[5]), where[13], BLOCK),
+        carray(_pointer(where[6]), (where[14], 3), np.int64),
+        carray(_pointer(where[7]), (where[15], where[16]), np.int64),
+        carray(_pointer(where[8]), (2, where[17]), np.int64),
         tables[0],
         tables[1],
-        carray(_pointer(where[4]), where[8], np.float64),
+        carray(_pointer(where[4]), where[12], np.float64),
     )
 
 
@@ -1064,3 +1368,19 @@ def limit(address: int, sequences: int, tokens: int, now_s: float, inclusive: bo
 def tell(address: int, row: int, slot: int) -> None:
     """Write what is said of a job that is not done (columns ``LEFT``)."""
     _tell(_arrays(address), row, slot, 0)
+
+
+@compiled
+def empty_cache(address: int) -> None:
+    """Let all blocks be free and nothing be known."""
+    _empty_cache(_arrays(address))
+
+
+@compiled
+def known_blocks(address: int, keys_at: int, count: int, most: int) -> int:
+    """Return how many of the first ``most`` blocks are known, of ``count`` keys at an address."""
+    r = _arrays(address)
+    k = 0
+    while k < min(count, most) and _first_of(r, carray(_pointer(keys_at), count, np.int64)[k]) >= 0:
+        k += 1
+    return k

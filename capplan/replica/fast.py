@@ -19,12 +19,13 @@ from capplan.replica.engine import Batch
 from capplan.replica.fair import takes_turns
 from capplan.replica.job import Job
 from capplan.replica.limits import Limits
+from capplan.replica.prefix import block_keys
 from capplan.replica.steplaw import step_law
 from capplan.replica.waiting import rank_of
 from capplan.scenario import ContinuousBatching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from numpy.typing import NDArray
 
@@ -43,6 +44,7 @@ HANDLED = frozenset(
         "watermark",
         "async_scheduling",
         "speculation",
+        "prefix_caching",
         "beam_width",
         "block_size",
         "kv_blocks",
@@ -140,12 +142,16 @@ class FastEngine:
         self._left = self._tables[1]
         self._first_left = self._left[0]
         self._law = law
+        self._cache = _cache(batching, kv_blocks)
+        self.kv = FastCache(self, kv_blocks) if batching.prefix_caching else None
         self._numbers = self._state.view(np.int64)
         self._waiting_count = self._state["waiting"]
         self._slots: dict[Job, int] = {}
         self._jobs: list[Job] = []
         self._free: list[int] = []
         self._add_slots(min(batching.max_num_seqs, 256) + 64)
+        if self.kv is not None:
+            self.kv.empty()
         self.waiting = FastLine(self, remembers=batching.scheduler.wait_limit_s is not None)
         self._seen_s = math.nan
         self._seen: list[int] = []
@@ -275,6 +281,8 @@ class FastEngine:
         for job in jobs:
             self._vacate(self._slots[job])
         _empty(state)
+        if self.kv is not None:
+            self.kv.empty()
         state["begun_s"] = begun_s
         table["ticket"] = table["running"] = table["partial"] = 0
         self._lists[3] = 0
@@ -310,6 +318,8 @@ class FastEngine:
         self._jobs[slot] = job
         job.stream_interval = self._stream_interval
         job.beam_width = width = 1 if job.greedy else self._width
+        if self.kv is not None:
+            self.kv.name(self._table[slot], slot, job)
         self._seen_s = math.nan
         self.end_s = compiled.join(
             self._address,
@@ -322,6 +332,27 @@ class FastEngine:
             now_s,
             self._clock.reached > self.rank,
         )
+
+    @property
+    def block_size(self) -> int:
+        """Return the tokens of a KV block."""
+        return self._block
+
+    @property
+    def cached_blocks(self) -> int:
+        """Return how many blocks only the prefix cache holds."""
+        return self._look(_CACHED)
+
+    def known_tokens(self, keys: NDArray[np.int64], tokens: int) -> int:
+        """Return how many of the first tokens are in the prefix cache, but for the last."""
+        self._look(_CACHED)
+        most = (tokens - 1) // self._block
+        known = compiled.known_blocks(self._address, keys.ctypes.data, len(keys), most)
+        return known * self._block
+
+    def empty_cache(self) -> None:
+        """Let the prefix cache know nothing."""
+        compiled.empty_cache(self._address)
 
     def ticket(self, job: Job) -> int:
         """Return a job's place in the order of coming; 0 = it does not wait."""
@@ -389,8 +420,52 @@ class FastEngine:
         grown = np.zeros((compiled.LISTS, max(2 * len(self._jobs), len(self._lists[0])), 3), int)
         grown[:, : len(self._lists[0])] = self._lists
         self._lists = grown
-        self._where = _addresses(self._state, self._table, self._lists, self._tables, self._law)
+        arrays = self._state, self._table, self._lists, self._tables, self._law, *self._cache
+        self._where = _addresses(*arrays)
         self._address = self._where.ctypes.data
+
+
+class FastCache:
+    """The prefix cache of a :class:`FastEngine`, as far as others look into it."""
+
+    def __init__(self, engine: FastEngine, blocks: int) -> None:
+        self._engine = engine
+        self._total = blocks
+        self._numbers: dict[Hashable, int] = {}
+        self._keys: dict[int, NDArray[np.int64]] = {}
+
+    @property
+    def cached_fraction(self) -> float:
+        """Return the share of the blocks that only the cache holds."""
+        return self._engine.cached_blocks / self._total
+
+    def known_tokens(self, job: Job) -> int:
+        """Return how many tokens of a prompt are in the cache by their ids; 0 without ids."""
+        if not len(job.prefix_blocks):
+            return 0
+        return self._engine.known_tokens(self._named(job), job.prompt_tokens)
+
+    def empty(self) -> None:
+        """Lose everything, as in a crash."""
+        self._engine.empty_cache()
+
+    def name(self, row: np.void, slot: int, job: Job) -> None:
+        """Write on a slot what the blocks of its job are known by."""
+        row["share"], row["keys"] = -1, 0
+        if len(job.prefix_blocks):
+            keys = self._keys[slot] = self._named(job)
+            row["keys_at"], row["keys"] = keys.ctypes.data, len(keys)
+        elif job.cached_fraction:
+            found = int(job.cached_fraction * job.prompt_tokens)
+            row["share"] = found // self._engine.block_size
+
+    def _named(self, job: Job) -> NDArray[np.int64]:
+        """Return the keys of a job's blocks as whole numbers above 0."""
+        if job.block_keys is None:
+            job.block_keys = block_keys(job, self._engine.block_size)
+        numbers = self._numbers
+        found = [numbers.setdefault(key, len(numbers) + 1) for key in job.block_keys]
+        return np.array(found, np.int64)
 
 
 class FastLine:
@@ -436,6 +511,7 @@ class FastLine:
 
 
 _FIELDS = compiled.STATE.names or ()
+_CACHED = _FIELDS.index("cached")
 _DECODING, _FREE_BLOCKS, _OUTPUT_TOKENS, _PREEMPTIONS, _PREFILL_TOKENS = map(
     _FIELDS.index,
     ("decoding", "free_blocks", "output_tokens", "preemptions", "prefill_tokens"),
@@ -446,16 +522,34 @@ _NUMBER, _WHOLE = Struct("<d"), Struct("<q")
 _NOBODY = Job(prompt_tokens=0, output_tokens=0)
 
 
-def _addresses(
-    state: NDArray[np.void],
-    jobs: NDArray[np.void],
-    lists: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    law: NDArray[np.float64],
-) -> NDArray[np.int64]:
+def _addresses(*arrays: NDArray[Any]) -> NDArray[np.int64]:
     """Return where arrays are and how long (``compiled.ADDRESSES``)."""
-    first = [array.ctypes.data for array in (state, jobs, lists, tables, law)]
-    return np.array([*first, len(jobs), lists.shape[1], tables.shape[1], len(law)], np.int64)
+    _, jobs, lists, tables, law, blocks, known, held, stacks = arrays
+    sizes = len(jobs), lists.shape[1], tables.shape[1], len(law), len(blocks), len(known)
+    where = [array.ctypes.data for array in arrays]
+    return np.array([*where, *sizes, *held.shape, stacks.shape[1]], np.int64)
+
+
+def _cache(rules: ContinuousBatching, blocks: int) -> tuple[NDArray[Any], ...]:
+    """Return the arrays of a prefix cache: blocks, known keys, what is held, stacks."""
+    rows = width = 1
+    if rules.prefix_caching:
+        drafted = 0 if rules.speculation is None else rules.speculation.num_speculative_tokens
+        rows = rules.max_num_seqs + 1
+        width = (rules.max_model_len + 3 * drafted) // rules.block_size + 4
+    else:
+        blocks = 1
+    return (
+        np.zeros(blocks, compiled.BLOCK),
+        np.zeros((_entries(blocks), 3), np.int64),
+        np.zeros((rows, width), np.int64),
+        np.zeros((2, max(blocks, rows)), np.int64),
+    )
+
+
+def _entries(blocks: int) -> int:
+    """Return how many entries a table of as many keys has: a power of two, half of them empty."""
+    return 1 << (2 * blocks).bit_length()
 
 
 def _rank(rules: Queue) -> Callable[[Job, float], int] | None:
@@ -494,6 +588,8 @@ def _state(batching: ContinuousBatching, kv_blocks: int) -> NDArray[np.void]:
     state["most_partial"] = rules.max_num_partial_prefills or _HIGHEST
     state["most_long"] = rules.max_long_partial_prefills or _HIGHEST
     state["ahead"] = rules.async_scheduling
+    state["caching"] = rules.prefix_caching
+    state["mask"] = _entries(kv_blocks) - 1
     state["ticks_per_step"] = 1.0
     if draft is not None:
         state["drafted"] = draft.num_speculative_tokens
@@ -517,5 +613,5 @@ def _empty(state: np.void) -> None:
 
 def _write(job: Job, row: list[float]) -> None:
     """Write a row of what is said of a job onto it."""
-    _, _, job.batch_in_s, job.prefill_end_s, job.batch_id, job.batch_size, prefilled, made = row
-    job.prefilled_tokens, job.generated_tokens = int(prefilled), int(made)
+    _, _, job.batch_in_s, job.prefill_end_s, job.batch_id, job.batch_size, *tokens = row
+    job.prefilled_tokens, job.generated_tokens, job.cached_tokens = map(int, tokens)

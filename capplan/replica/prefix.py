@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Hashable
 from itertools import count
+from typing import Protocol
 
 from capplan.replica.job import Job
 from capplan.replica.kv import PagedKv
@@ -167,6 +168,23 @@ class PrefixCache(PagedKv):
         if job.block_keys is None:
             job.block_keys = block_keys(job, self.block_size)
         return job.block_keys
+
+
+class Cache(Protocol):
+    """A prefix cache, as far as others look into it."""
+
+    @property
+    def cached_fraction(self) -> float:
+        """Return the share of the blocks that only the cache holds."""
+
+    def known_tokens(self, job: Job) -> int:
+        """Return how many tokens of a prompt are in the cache by their ids; 0 without ids."""
+
+
+def cache_of(engine: object) -> Cache | None:
+    """Return the prefix cache of an engine, None if it has none."""
+    kv: Cache | None = getattr(engine, "kv", None)
+    return kv if hasattr(kv, "known_tokens") else None
 
 
 def _key(job: Job, keys: list[Key], k: int) -> Key:

@@ -9,7 +9,7 @@ from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
 from capplan.replica.engine import Batch
 from capplan.replica.job import Job
 from capplan.replica.limits import Limits
-from capplan.replica.prefix import PrefixCache
+from capplan.replica.prefix import cache_of
 from capplan.replica.resident import ResidentEngine
 from capplan.scenario import Queue
 from capplan.simulation.attempt import Attempt, Failure
@@ -121,8 +121,8 @@ class Replica:
 
     def cached_tokens(self, attempt: Attempt) -> int:
         """Return how many tokens of a prompt the prefix cache holds by their ids; 0 without one."""
-        cache = getattr(self.engine, "kv", None)
-        return cache.known_tokens(attempt) if isinstance(cache, PrefixCache) else 0
+        cache = cache_of(self.engine)
+        return 0 if cache is None else cache.known_tokens(attempt)
 
     def submit(self, attempt: Attempt) -> None:
         """Take an attempt into the scheduler queue, or refuse it."""

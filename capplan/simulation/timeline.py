@@ -61,7 +61,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
-from capplan.replica.prefix import PrefixCache
+from capplan.replica.prefix import cache_of
 from capplan.replica.resident import ResidentEngine
 from capplan.scenario.hosts import RATES
 from capplan.schema import PHASES, TIMELINE, names
@@ -353,8 +353,8 @@ def _replica_probes(replica: Replica, *, there_s: Reading | None = None) -> Iter
     if engine.has_kv:
         yield Probe(decode, name, "kv_usage_fraction", lambda: engine.kv_usage_fraction)
     space = getattr(engine, "kv", None)
-    if isinstance(space, PrefixCache):
-        yield Probe(decode, name, "kv_cached_fraction", lambda: space.cached_fraction)
+    if cache := cache_of(engine):
+        yield Probe(decode, name, "kv_cached_fraction", lambda: cache.cached_fraction)
     if isinstance(space, ContiguousSpace):
         for which in ("internal", "external"):
             wasted = partial(getattr, space, f"{which}_fragmentation_fraction")

@@ -114,7 +114,6 @@ def test_a_compiled_step_takes_exactly_as_long(name, *, tokens, before, prompts,
 def test_what_is_not_compiled_is_named():
     assert unsupported(ContinuousBatching(), LINEAR) == []
     changed = {
-        "prefix_caching": True,
         "kv_layout": "contiguous",
         "reserved": (Reservation(priority_at_most=0, fraction=0.1),),
     }
