@@ -95,6 +95,11 @@ class Callers:
         return self._clock.under_way
 
     @property
+    def reacts(self) -> bool:
+        """Return whether the end of an attempt can send or take back another at once."""
+        return self._generator is not None and self._generator.waiting > 0
+
+    @property
     def all_arrived(self) -> bool:
         """Return whether no request is going to come of itself."""
         return self._crowd.all_arrived

@@ -23,6 +23,7 @@ from capplan.simulation.log import RequestLog, requests_of
 from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.poison import poison_of, poisoned_rows
 from capplan.simulation.pool import Downstream, ServingPool
+from capplan.simulation.reacting import downstream
 from capplan.simulation.response_cache import cached_responses
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
@@ -141,7 +142,8 @@ class _Run:
             draws=partial(self._draws, Stream.RESPONSES),
         )
         kind = engine or _engine_for(len(trace.frame))
-        self.pools = self._new_pools(responses or self.gateway, kind)
+        answers = downstream(responses or self.gateway, callers=self.callers, scenario=scenario)
+        self.pools = self._new_pools(answers, kind)
         self.gateway.pools = {
             c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
         }
