@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from capplan.simulation.attempt import Attempt
 
 
+class _Limit:
+    """One limit, and from when on it lets the next go."""
+
+    __slots__ = ("free_s", "rules")
+
+    def __init__(self, rules: GeneratorLimit) -> None:
+        self.rules = rules
+        self.free_s = 0.0
+
+    def spend(self, now_s: float) -> None:
+        """Know that one has gone out."""
+        if self.rules.rate_rps:
+            self.free_s = max(self.free_s, now_s) + 1 / self.rules.rate_rps
+
+
 class Generator:
     """Sends attempts in the order of their intended starts, as soon as its limits let it.
 
@@ -25,8 +40,7 @@ class Generator:
         self._send = send
         self._line: deque[Attempt] = deque()
         self._sent: set[Attempt] = set()
-        self._limits: list[GeneratorLimit] = []
-        self._free_s = 0.0
+        self._limits: list[_Limit] = []
         self._due_s = math.inf
 
     @property
@@ -36,12 +50,11 @@ class Generator:
 
     def limit(self, limit: GeneratorLimit) -> None:
         """Keep to a limit from now on."""
-        self._limits.append(limit)
+        self._limits.append(_Limit(limit))
 
     def lift(self, limit: GeneratorLimit) -> None:
         """Keep to it no longer; what waits for nothing else goes out at once."""
-        self._limits.remove(limit)
-        self._free_s = 0.0
+        self._limits.remove(next(one for one in self._limits if one.rules == limit))
         self._go()
 
     def take(self, attempt: Attempt) -> None:
@@ -61,18 +74,20 @@ class Generator:
         """Send who can go; come again when the next can."""
         now_s = self._clock.now
         while self._line and len(self._sent) < self._connections:
-            if self._free_s > now_s:
-                self._come_at(self._free_s)
+            free_s = max((one.free_s for one in self._limits), default=0.0)
+            if free_s > now_s:
+                self._come_at(free_s)
                 return
             attempt = self._line.popleft()
             self._sent.add(attempt)
-            rate = min((r.rate_rps for r in self._limits if r.rate_rps), default=math.inf)
-            self._free_s = max(self._free_s, now_s) + 1 / rate
+            for one in self._limits:
+                one.spend(now_s)
             self._send(attempt)
 
     @property
     def _connections(self) -> float:
-        return min((c.connections for c in self._limits if c.connections), default=math.inf)
+        stated = (one.rules.connections for one in self._limits)
+        return min((most for most in stated if most), default=math.inf)
 
     def _come_at(self, time_s: float) -> None:
         if self._due_s != time_s:

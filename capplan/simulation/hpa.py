@@ -83,9 +83,7 @@ def by_pods(
     if _is_near(again, tolerance) or turned:
         return current
     proposed = math.ceil(_clean(again * count))
-    if is_percent and (proposed - current) * (again - 1) < 0:
-        return current
-    return proposed
+    return current if (proposed - current) * (again - 1) < 0 else proposed
 
 
 def by_total(current: int, total: float, *, target: float, tolerance: float) -> int:

@@ -401,6 +401,15 @@ def test_a_limit_that_is_lifted_lets_everybody_go(build, dynamic, trace_of):
     assert log["sent_s"].tolist() == pytest.approx([0.0, 1.0, 1.5, 1.5, 2.0])
 
 
+def test_of_two_limits_the_one_that_stays_holds_when_the_other_is_lifted(build, dynamic, trace_of):
+    limits = [
+        {"kind": "generator_limit", "at_s": 0.0, "rate_rps": 0.1, "for_s": 0.5},
+        {"kind": "generator_limit", "at_s": 0.0, "rate_rps": 1.0},
+    ]
+    log = run(build(batching=dynamic(0.1), faults=limits), trace_of([0.0, 0.1, 0.2])).requests
+    np.testing.assert_allclose(log["sent_s"], [0.0, 1.0, 2.0])
+
+
 def test_a_generator_out_of_connections_waits_for_an_answer(build, dynamic, trace_of):
     limit = {"kind": "generator_limit", "at_s": 0.0, "connections": 2}
     scenario = build(batching=dynamic(1.0), replicas=9, faults=[limit])

@@ -97,6 +97,13 @@ def test_pods_that_show_nothing_damp_the_change(current, known, target, expected
     assert found == expected
 
 
+@pytest.mark.parametrize(("is_percent", "target"), [(False, 1.0), (True, 100.0)])
+def test_a_scale_down_never_ends_above_the_current_number(is_percent, target):
+    """Four pods, of whom one shows nothing, where two are wanted: 0.625 of the target · 4 is 3."""
+    known = Pods(values=[0.5] * 3, missing=1)
+    assert by_pods(2, known, target=target, tolerance=0.1, is_percent=is_percent) == 2
+
+
 def test_without_any_metric_nothing_is_proposed():
     assert by_pods(3, Pods(values=[], missing=3), target=1.0, tolerance=0.1) is None
 
