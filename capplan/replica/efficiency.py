@@ -48,13 +48,26 @@ IDLE_CONTEXT_TOKENS = 64.0
 tokens in aiconfigurator-core 0.12 (H100) and LLMServingSim (RTX 4090): 30 to 180 above the line
 through long contexts."""
 
-LINK_EFFICIENCY = 0.8
-"""Share of the link's rate in a large all-reduce. Source: Vidur's profile of an H100 DGX
-(``network/h100_dgx/all_reduce.csv``, MIT): 64 MiB over 8 accelerators in 0.35 ms is 0.84."""
+LINK_EFFICIENCY = 0.5
+"""Share of the link's rate in an all-reduce of a ring's traffic. Source, both over 2, 4 and 8
+accelerators: Vidur, the collective library, 0.31 to 0.67 for 7 to 37 MiB on DGX A100 and H100;
+aiconfigurator-core 0.12, vLLM's own all-reduce, 0.22 to 0.41 for 2 to 32 MiB."""
 
-ALL_REDUCE_S = 1e-5
-"""Latency of one all-reduce, s; also of handing over to the next stage of a pipeline. Source:
-aiconfigurator-core 0.12, ``p2p_latency``."""
+ALL_REDUCE_S = 5.5e-6
+"""Latency of one all-reduce, s. Source: likewise, 8 KiB: 4.5 to 5.3 µs on H100, 5.3 to 6.5 on A100,
+7 to 8 on B200."""
+
+HOP_EFFICIENCY = 0.8
+"""Share of the link's rate in handing over to the next stage of a pipeline. Source: Vidur's profile
+of an H100 DGX (``network/h100_dgx``, MIT): 0.84 in its largest transfers."""
+
+HOP_S = 1e-5
+"""Latency of handing over. Source: aiconfigurator-core 0.12, ``p2p_latency``."""
+
+EXPERT_EFFICIENCY = 0.8
+"""Of the share that dense products reach, in the grouped ones of experts. Source: whole prefills of
+Mixtral-8x7B and Qwen3-30B-A3B in aiconfigurator-core 0.12 (H100) against this roofline without it:
+15 and 21 to 29 % longer."""
 
 LAYER_KERNELS = 10
 """Kernels of a dense layer: two norms, QKV, rotation, writing KV, attention, output projection,

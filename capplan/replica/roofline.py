@@ -55,6 +55,9 @@ from capplan.replica.efficiency import (
     ALL_REDUCE_S,
     EIGHT_BIT,
     EIGHT_BIT_EFFICIENCY,
+    EXPERT_EFFICIENCY,
+    HOP_EFFICIENCY,
+    HOP_S,
     IDLE_CONTEXT_TOKENS,
     IDLE_PAIR_TOKENS,
     LINK_EFFICIENCY,
@@ -188,15 +191,17 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
     links = _links(pool, found, device)
     touched = found.num_experts_per_tok / found.num_experts if found.num_experts else 0.0
     pair_s = _pair_flop(found) / attention
+    chosen = _chosen_experts(found)
+    token_s = 2 * (active_parameters(found) - chosen + chosen / EXPERT_EFFICIENCY) / flop
     stages = pool.pipeline_parallel
     return RooflineStepTime(
         host_s=law.overhead_s * stages,
         host_per_sequence_s=law.per_sequence_s,
         host_hidden=hides_host(pool),
         kernels_s=law.kernel_s * kernels(found, dtype) + links.latency_s,
-        weights_s=(active_parameters(found) - _chosen_experts(found)) * size / bandwidth,
-        per_token_s=2 * active_parameters(found) / flop,
-        per_prompt_token_s=2 * active_parameters(found) / flop,
+        weights_s=(active_parameters(found) - chosen) * size / bandwidth,
+        per_token_s=token_s,
+        per_prompt_token_s=token_s,
         head_weights_s=head * max(size, ACTIVATION_BYTES) / bandwidth,
         head_per_token_s=2 * head / (sixteen * known.compute),
         moved_per_token_s=_moved_bytes(found) / bandwidth + links.per_token_s,
@@ -321,7 +326,7 @@ def _links(pool: Pool, found: Model, device: Accelerator) -> _Links:
     n, hops = pool.tensor_parallel, pool.pipeline_parallel - 1
     if n == 1 and not hops:
         return _Links(0.0, 0.0)
-    link = device.interconnect_bytes_per_s * LINK_EFFICIENCY
+    link = device.interconnect_bytes_per_s
     if not link > 0:
         kind = "tensor" if n > 1 else "pipeline"
         raise DataError(
@@ -332,8 +337,9 @@ def _links(pool: Pool, found: Model, device: Accelerator) -> _Links:
         )
     message = found.hidden_size * ACTIVATION_BYTES
     reduces = 2 * found.num_hidden_layers if n > 1 else 0
-    moved = reduces * 2 * (n - 1) / n + hops
-    return _Links(moved * message / link, (reduces + hops) * ALL_REDUCE_S)
+    reduced_s = reduces * 2 * (n - 1) / n * message / (link * LINK_EFFICIENCY)
+    handed_s = hops * message / (link * HOP_EFFICIENCY)
+    return _Links(reduced_s + handed_s, reduces * ALL_REDUCE_S + hops * HOP_S)
 
 
 def _rate(pool: Pool, device: Accelerator, dtype: str) -> float:
