@@ -469,11 +469,17 @@ class FastCache:
 
 
 class FastLine:
-    """The scheduler queue of a :class:`FastEngine`, with the methods of a WaitingLine."""
+    """The scheduler queue of a :class:`FastEngine`, with the methods of a WaitingLine.
+
+    Attributes
+    ----------
+    push
+        ``push(job, now_s)`` lets a job wait from now on.
+    """
 
     def __init__(self, engine: FastEngine, *, remembers: bool) -> None:
         self._engine = engine
-        self._remembers = remembers
+        self.push: Callable[[Job, float], None] = self._join if remembers else engine.join
         self._arrivals: deque[tuple[float, int, Job]] = deque()
 
     def __len__(self) -> int:
@@ -485,11 +491,10 @@ class FastLine:
     def __iter__(self) -> Iterator[Job]:
         return iter(self._engine.jobs_waiting())
 
-    def push(self, job: Job, now_s: float) -> None:
-        """Let a job wait from now on."""
+    def _join(self, job: Job, now_s: float) -> None:
+        """Let a job wait, and remember since when."""
         self._engine.join(job, now_s)
-        if self._remembers:
-            self._arrivals.append((now_s, self._engine.ticket(job), job))
+        self._arrivals.append((now_s, self._engine.ticket(job), job))
 
     def remove(self, job: Job) -> bool:
         """Take a job out wherever it stands; False if it does not wait here."""
@@ -613,5 +618,6 @@ def _empty(state: np.void) -> None:
 
 def _write(job: Job, row: list[float]) -> None:
     """Write a row of what is said of a job onto it."""
-    _, _, job.batch_in_s, job.prefill_end_s, job.batch_id, job.batch_size, *tokens = row
-    job.prefilled_tokens, job.generated_tokens, job.cached_tokens = map(int, tokens)
+    _, _, job.batch_in_s, job.prefill_end_s, job.batch_id, job.batch_size, done, made, found = row
+    job.prefilled_tokens, job.generated_tokens = int(done), int(made)
+    job.cached_tokens = int(found)

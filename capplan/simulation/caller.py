@@ -86,7 +86,7 @@ class Callers:
 
     def start(self, gateway: GatewayHost) -> None:
         """Begin to send to a gateway."""
-        self._gateway = gateway
+        self._gateway, self._arrive = gateway, gateway.arrive
         self._crowd.start(self._begin_paid if self._budgets else self._begin)
 
     @property
@@ -168,9 +168,9 @@ class Callers:
         """Open the connection and go to the gateway."""
         there_s = attempt.handshake_s + self._network_s
         if there_s > 0:
-            self._clock.at(attempt.sent_s + there_s, Rank.ARRIVE, self.gateway.arrive, attempt)
+            self._clock.at(attempt.sent_s + there_s, Rank.ARRIVE, self._arrive, attempt)
         else:
-            self.gateway.arrive(attempt)
+            self._arrive(attempt)
 
     def _hear(self, news: tuple[Attempt, Failure | None]) -> None:
         attempt, failure = news

@@ -203,9 +203,8 @@ class Sampler:
         series = [one for one in series if len(one[1])] + list(self._phases())
         counts = [len(t) for _, t, _ in series]
         labels = {
-            name: pd.Series(
-                np.repeat(np.array([label[i] for label, _, _ in series], dtype=object), counts),
-                dtype="str",
+            name: pd.array([label[i] for label, _, _ in series], dtype="str").take(
+                np.repeat(np.arange(len(series)), counts)
             )
             for i, name in enumerate(("layer", "replica", "metric"))
         }
