@@ -7,7 +7,7 @@ the requests that succeeded, and beside them the share that did.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,11 +138,18 @@ def validate(
     seed
         Of what the scenario leaves to chance.
     """
+    assumed = scenario is None and request_overhead_s is None
     if scenario is None:
         overhead_s = REQUEST_OVERHEAD_S if request_overhead_s is None else request_overhead_s
         scenario = replay_scenario(measured, step_time=step_time, request_overhead_s=overhead_s)
     result = simulate(scenario, trace=replay_trace(measured, scenario), seed=seed)
-    return compare(measured, result, source=source)
+    found = compare(measured, result, source=source)
+    if not assumed or measured.origin == "scheduler_queue_in_s":
+        return found
+    note = (
+        f"Assumed: {REQUEST_OVERHEAD_S * 1e3:.0f} ms a request before the engine (HTTP, tokenizer)."
+    )
+    return replace(found, notes=(*found.notes, note))
 
 
 def with_step_time(

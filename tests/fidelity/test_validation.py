@@ -25,6 +25,8 @@ def test_an_unknown_server_takes_as_long_before_the_engine_as_the_usual_one(meas
     usual, none = validate(run), validate(run, request_overhead_s=0.0)
     later = usual.latencies["ttft_s"]["p50"].predicted - none.latencies["ttft_s"]["p50"].predicted
     assert later == pytest.approx(REQUEST_OVERHEAD_S, rel=0.3)
+    assert "Assumed: 7 ms a request before the engine (HTTP, tokenizer)." in usual.notes
+    assert not any("Assumed" in note for note in none.notes)
     rows = requests(150, 8.0)
     rows["scheduler_queue_in_s"] = rows["intended_start_s"]
     engine = measured(rows, clock="engine: from scheduler_queue_in_s")
