@@ -4,12 +4,15 @@ import hashlib
 import io
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
 import pandas as pd
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.batching import STEP
+from strategies.runs import compiled_scenarios, prefixed, quick, random_runs, requests
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.fast import FastEngine
@@ -35,446 +38,6 @@ MOMENTS = [
     "prefill_end_s",
     "decode_end_s",
 ]
-
-maybe = st.none
-
-
-PLAIN = [{"order": "fifo"}, {"order": "priority"}]
-BOUNDS = {"bounds_tokens": [50, 100]}
-ORDERS = [
-    *PLAIN,
-    {"order": "priority", "ageing_per_s": 2.0},
-    {"order": "weighted_fair"},
-    {"order": "weighted_fair", "fair": {"by": "class", "cost": "requests"}},
-    {"order": "earliest_deadline"},
-    {"order": "shortest_prompt", "ageing_per_s": 50.0},
-    {"order": "length_buckets", "buckets": BOUNDS},
-    {"order": "length_buckets", "buckets": BOUNDS | {"turn": "shortest_first"}},
-]
-
-
-KEPT = {"classes": ["embed"], "fraction": 0.4, "kv_fraction": 0.3}
-
-
-def queues(orders=ORDERS):
-    limits = st.fixed_dictionaries(
-        {
-            "length": maybe() | st.integers(0, 6),
-            "wait_limit_s": maybe() | st.floats(0.01, 2.0),
-            "retry_after_s": st.floats(0, 1.0),
-        }
-    )
-    return st.builds(lambda one, order: one | order, limits, st.sampled_from(orders))
-
-
-def continuous(orders=ORDERS):
-    return st.fixed_dictionaries(
-        {
-            "kind": st.just("continuous"),
-            "max_num_seqs": st.integers(1, 8),
-            "max_num_batched_tokens": st.integers(300, 400),
-            "max_model_len": st.just(300),
-            "chunked_prefill": st.booleans(),
-            "block_size": st.sampled_from([1, 16]),
-            "kv_blocks": st.integers(4, 60),
-            "scheduler": queues(orders),
-            "step_time": st.just(
-                {
-                    "kind": "linear",
-                    "base_s": 4e-3,
-                    "per_prefill_token_s": 1e-4,
-                    "per_sequence_s": 1e-3,
-                    "per_context_token_s": 1e-6,
-                }
-            ),
-        }
-    )
-
-
-def optional():
-    """Return continuous batching with some of what an engine has beyond the plain scheduler."""
-    prompts = {
-        "long_prefill_token_threshold": st.sampled_from([0, 40]),
-        "max_num_partial_prefills": st.sampled_from([None, 2]),
-        "async_scheduling": st.booleans(),
-        "stream_interval": st.sampled_from([1, 8]),
-        "cancel_frees": st.booleans(),
-        "poison": st.sampled_from(["alone", "batch"]),
-        "reserved": st.sampled_from([[], [KEPT]]),
-    }
-    draft = st.fixed_dictionaries(
-        {"num_speculative_tokens": st.integers(1, 4), "acceptance": st.floats(0, 1)}
-    )
-    packed = st.fixed_dictionaries(
-        {
-            "reserve": st.sampled_from(["max", "pow2", "oracle"]),
-            "compaction": st.booleans(),
-            "copy_s_per_token": st.just(1e-6),
-        }
-    )
-    more = st.one_of(
-        st.fixed_dictionaries(
-            prompts
-            | {
-                "prefix_caching": st.booleans(),
-                "watermark": st.sampled_from([0.0, 0.3]),
-                "speculation": maybe() | draft,
-            }
-        ),
-        st.fixed_dictionaries(prompts | {"beam_width": st.just(2), "max_num_seqs": st.just(5)}),
-        st.fixed_dictionaries(
-            prompts
-            | {"kv_layout": st.just("contiguous"), "contiguous": packed}
-            | {"block_size": st.just(16), "kv_blocks": st.integers(20, 60)}
-        ),
-    )
-    by_priority = st.just({"scheduler": {"order": "priority"}, "priority_preemption": True})
-    return st.builds(
-        lambda plain, options, order: plain | options | order,
-        continuous(), more, st.just({}) | by_priority,
-    )  # fmt: skip
-
-
-def static():
-    return st.fixed_dictionaries(
-        {
-            "kind": st.just("static"),
-            "max_batch_size": st.integers(1, 4),
-            "max_queue_delay_s": st.sampled_from([0.0, 0.1]),
-            "max_model_len": st.just(250),
-            "cancel_frees": st.booleans(),
-            "scheduler": queues(),
-            "step_time": continuous().map(lambda batching: batching["step_time"]),
-        }
-    )
-
-
-def policies():
-    return st.fixed_dictionaries(
-        {
-            "timeout_s": maybe() | st.floats(0.01, 1.0),
-            "timeout_action": st.sampled_from(["reject", "delay"]),
-            "max_queue_size": maybe() | st.integers(1, 5),
-        }
-    )
-
-
-def levelled():
-    """Return dynamic batching with preferred sizes and levels."""
-    more = st.fixed_dictionaries(
-        {
-            "max_batch_size": st.just(5),
-            "preferred_batch_sizes": st.sampled_from([[], [2, 4]]),
-            "priority_levels": st.sampled_from([0, 2]),
-            "queue_policy": policies(),
-            "level_policies": st.lists(policies().map(lambda p: p | {"level": 1}), max_size=1),
-            "cancel_frees": st.booleans(),
-        }
-    )
-    return st.builds(lambda plain, options: plain | options, dynamic(), more)
-
-
-def dynamic():
-    return st.fixed_dictionaries(
-        {
-            "kind": st.just("dynamic"),
-            "max_batch_size": st.integers(1, 5),
-            "max_queue_delay_s": st.sampled_from([0.0, 0.05, 0.3]),
-            "scheduler": queues(),
-            "service": st.fixed_dictionaries(
-                {
-                    "base_s": st.floats(0.01, 0.3),
-                    "per_item_s": st.sampled_from([0.0, 0.02]),
-                    "exponential": st.booleans(),
-                }
-            ),
-        }
-    )
-
-
-def elastic():
-    """Return what lets the replicas of a pool come and go within seconds."""
-    laws = st.sampled_from(
-        [{"kind": "fixed", "seconds": s} for s in (0.0, 0.2)]
-        + [{"kind": "lognormal", "p50_s": 0.1, "p95_s": 0.5}]
-    )
-    trigger = {"metric": "queue_length", "source": "external", "target": 2.0}
-    metrics = st.sampled_from(
-        [
-            {"metric": name, "target": target}
-            for name, target in (("in_flight", 2.0), ("running", 1.0))
-        ]
-        + [{"metric": "busy_fraction", "target": 0.5}, trigger]
-    )
-    keda = {"polling_interval_s": 0.2, "cooldown_s": 0.3}
-    rules = st.fixed_dictionaries(
-        {
-            "max_replicas": st.integers(1, 5),
-            "metrics": st.lists(metrics, max_size=1).map(lambda more: [trigger, *more]),
-            "sync_period_s": st.sampled_from([0.1, 0.3]),
-            "scrape_interval_s": st.just(0.1),
-            "metric_lag_s": st.sampled_from([0.0, 0.15]),
-            "behavior": st.sampled_from([0.0, 0.4]).map(
-                lambda window: {"scale_down": {"stabilization_window_s": window}}
-            ),
-        }
-    )
-    zero = rules.map(lambda one: one | {"min_replicas": 0, "event_driven": keda})
-    return st.fixed_dictionaries(
-        {
-            "lifecycle": st.fixed_dictionaries(
-                {"provisioning": laws, "model_load": laws, "grace_period_s": st.floats(0, 1)}
-            ),
-            "autoscaler": rules | zero,
-            "standby": maybe() | st.builds(lambda law: {"replicas": 1, "ready": law}, laws),
-            "resource_pool": st.just("rack"),
-        }
-    )
-
-
-def pools(name):
-    return st.builds(lambda plain, more: plain | more, plain_pools(name), st.just({}) | elastic())
-
-
-def plain_pools(name):
-    return st.fixed_dictionaries(
-        {
-            "name": st.just(name),
-            "replicas": st.integers(1, 3),
-            "replicas_per_node": st.just(2),
-            "step_factors": st.sampled_from([[], [], [1.0, 2.5]]),
-            "queue": queues(),
-            "router": st.fixed_dictionaries(
-                {
-                    "policy": st.sampled_from(["round_robin", "least_in_flight", "random"]),
-                    "max_in_flight": maybe() | st.integers(1, 6),
-                }
-            ),
-            "batching": continuous() | optional() | dynamic() | levelled() | static(),
-        }
-    )
-
-
-def classes(name, pool):
-    retry = st.fixed_dictionaries(
-        {
-            "max_attempts": st.integers(1, 4),
-            "attempt_timeout_s": maybe() | st.floats(0.05, 2.0),
-            "backoff_s": st.sampled_from([0.0, 0.1]),
-            "multiplier": st.sampled_from([1.0, 2.0]),
-            "jitter": st.booleans(),
-            "honour_retry_after": st.booleans(),
-            "heeds_final": st.booleans(),
-            "retry_on": st.lists(st.sampled_from(["rejected", "timed_out", "failed"]), unique=True),
-            "budget": maybe() | st.sampled_from([{"min_per_s": 0.5}, {"per": "tenant"}]),
-            "max_retry_after_s": st.sampled_from([None, 0.2]),
-        }
-    )
-    hedge = st.sampled_from([{"after_s": 0.1, "most": 2}, {"after_quantile": 0.5}])
-    return st.fixed_dictionaries(
-        {
-            "name": st.just(name),
-            "pool": st.just(pool),
-            "priority": st.integers(0, 2),
-            "streaming": st.booleans(),
-            "promises": st.fixed_dictionaries({"deadline_s": maybe() | st.floats(0.1, 3.0)}),
-            "retry": retry,
-            "hedge": maybe() | hedge,
-            "poisoned_fraction": st.sampled_from([0.0, 0.0, 0.1]),
-            "response_cached_fraction": st.just(0.3),
-        }
-    )
-
-
-def gateways():
-    return st.builds(lambda plain, more: plain | more, plain_gateways(), st.just({}) | guarded())
-
-
-def guarded():
-    """Return what a gateway can limit by tenant, class, priority, token and connection."""
-    length = st.integers(1, 6)
-    queue = st.builds(
-        lambda one, n, order: one | {"length": n, "order": order},
-        queues(PLAIN), maybe() | length, st.sampled_from(["fifo", "priority"]),
-    )  # fmt: skip
-    more = {"lendable_fraction": 0.0}, {"borrowing_limit": 1}
-    shares = [{"tenant": "x", "concurrency": 2}, {"tenant": "y", "concurrency": 1}]
-    lent = [share | extra for share, extra in zip(shares, more, strict=True)]
-    rates = {"name": "r", "tenant": "x", "rate_rps": 5.0, "burst": 3}
-    tokens = {"name": "t", "request_class": "chat", "rate_tokens_per_s": 900.0}
-    tokens |= {"burst_tokens": 300, "output_estimate_tokens": 20}
-    accept = {"rate_per_s": st.sampled_from([None, 30.0]), "backlog": length}
-    accept |= {"max_open": maybe() | length}
-    return st.fixed_dictionaries(
-        {
-            "concurrency": st.integers(4, 8),
-            "queue": queue,
-            "quotas": st.sampled_from([[], shares, lent]),
-            "reserves": st.sampled_from([[], [{"priority": 0, "concurrency": 1}]]),
-            "reclaim": st.sampled_from(["next_free", "cancel"]),
-            "when_full": st.sampled_from(["refuse_new", "displace_lowest"]),
-            "overhead_concurrency": maybe() | st.integers(1, 2),
-            "max_prompt_tokens": st.sampled_from([None, 150]),
-            "drop_final_retries": st.booleans(),
-            "retry_budget": st.sampled_from([None, {"retry_fraction": 0.2, "window_s": 1.0}]),
-            "rate_limits": st.sampled_from([[], [rates]]),
-            "token_limits": st.sampled_from([[], [tokens]]),
-            "allowances": st.sampled_from([[], [{"name": "a", "tokens": 900, "period_s": 1.0}]]),
-            "accept": maybe() | st.fixed_dictionaries(accept),
-        }
-    )
-
-
-def plain_gateways():
-    kept = st.sampled_from([{}, {"lookup_s": 0.03, "capacity": 3, "ttl_s": 0.5}])
-    limit = st.fixed_dictionaries({"rate_rps": st.floats(2, 40), "burst": st.integers(1, 5)})
-    return st.fixed_dictionaries(
-        {
-            "response_cache": maybe() | kept,
-            "rate_limit": maybe() | limit,
-            "concurrency": maybe() | st.integers(1, 10),
-            "queue": queues(),
-            "overhead_s": st.sampled_from([0.0, 0.02]),
-            "overhead_fraction": st.sampled_from([0.0, 0.2]),
-        }
-    )
-
-
-AT_REPLICAS = [
-    {"kind": "hang", "for_s": 0.4},
-    {"kind": "hang", "detect_s": 0.1},
-    {"kind": "hang", "detect_s": 0.1, "restart_s": 0.2, "count": 2},
-    {"kind": "slow", "for_s": 0.5, "factor": 3.0},
-    {"kind": "node_loss", "down_s": 0.3},
-    {"kind": "model_reload", "load_s": 0.2, "drain_s": 0.1},
-    {"kind": "router_blind", "for_s": 0.8},
-]
-AT_CALLERS = [
-    {"kind": "generator_limit", "rate_rps": 20.0, "for_s": 1.0},
-    {"kind": "generator_limit", "connections": 3},
-]
-BY_LAW = [
-    {"kind": "crash", "mtbf_s": 0.8, "mttr_s": 0.2},
-    {"kind": "hang", "mtbf_s": 0.8, "mttr_s": 0.2},
-    {"kind": "slow", "mtbf_s": 0.8, "mttr_s": 0.2},
-]
-
-
-def faults():
-    where, when = st.sampled_from([None, "a", "b"]), st.floats(0, 3)
-    crash = {"count": st.integers(1, 3), "down_s": maybe() | st.floats(0.05, 2)}
-    return st.one_of(
-        st.fixed_dictionaries({"pool": where, "at_s": when} | crash),
-        st.builds(
-            lambda fault, pool, at_s: fault | {"pool": pool, "at_s": at_s},
-            st.sampled_from(AT_REPLICAS), where, when,
-        ),
-        st.builds(lambda fault, at_s: fault | {"at_s": at_s}, st.sampled_from(AT_CALLERS), when),
-        st.builds(lambda fault, pool: fault | {"pool": pool}, st.sampled_from(BY_LAW), where),
-    )  # fmt: skip
-
-
-def breakers(index):
-    """Return a rule of every kind of metric and action; where it can't act, it does not."""
-    classes = st.sampled_from([[], [], ["chat"], ["embed"]])
-    watched = [
-        {"metric": "queue_length", "above": 0},
-        {"metric": "in_flight", "above": 1, "of": "gateway"},
-        {"metric": "running", "below": 2},
-        {"metric": "busy_fraction", "above": 0.3},
-        {"metric": "refused_rps", "above": 0},
-        {"metric": "e2e_s", "quantile": 0.5, "min_samples": 2, "window_s": 1.0, "above": 0.1},
-        {"metric": "fragmentation_fraction", "above": 0.05},
-    ]
-    action = st.one_of(
-        st.fixed_dictionaries({"kind": st.sampled_from(["pause_and_compact", "start_standby"])}),
-        st.sampled_from(
-            [
-                {"kind": "shrink_batch", "max_num_seqs": 1},
-                {"kind": "shrink_batch", "max_num_batched_tokens": 40},
-                {"kind": "shrink_batch", "max_batch_size": 1},
-            ]
-        ),
-        st.fixed_dictionaries({"kind": st.just("greedy"), "classes": classes}),
-        st.fixed_dictionaries(
-            {
-                "kind": st.just("refuse"),
-                "classes": classes,
-                "at": st.sampled_from(["service_queue", "gateway"]),
-            }
-        ),
-        st.fixed_dictionaries(
-            {"kind": st.just("max_tokens"), "tokens": st.integers(1, 30), "classes": classes}
-        ),
-        st.fixed_dictionaries(
-            {"kind": st.just("route"), "to": st.sampled_from("ab"), "classes": classes}
-        ),
-    )
-    return st.fixed_dictionaries(
-        {
-            "name": st.just(f"g{index}"),
-            "tier": st.sampled_from([None, 1, index + 1]),
-            "when": st.sampled_from(watched),
-            "for_s": st.sampled_from([0.0, 0.2]),
-            "then": st.lists(action, min_size=1, max_size=2),
-            "release": st.fixed_dictionaries({"after_s": st.sampled_from([None, 0.4])}),
-            "cool_down_s": st.sampled_from([0.0, 0.3]),
-            "check_every_s": st.sampled_from([0.05, 0.11, 0.5]),
-        }
-    )
-
-
-@st.composite
-def protected(draw):
-    """Return up to three rules; the first may be of the first tier, for the others."""
-    found = [draw(breakers(index)) for index in range(draw(st.sampled_from([0, 1, 3])))]
-    if found:
-        found[0]["tier"] = 1
-    return found
-
-
-@st.composite
-def scenarios(draw):
-    both = [draw(pools("a")), draw(pools("b"))]
-    begins = sum(pool["replicas"] + bool(pool.get("standby")) for pool in both)
-    return {
-        "classes": [draw(classes("chat", "a")), draw(classes("embed", "b"))],
-        "tenants": [{"name": "x"}, {"name": "y"}],
-        "pools": both,
-        "resource_pools": [{"name": "rack", "accelerators": begins + draw(st.integers(0, 1))}],
-        "network": {"one_way_s": draw(st.sampled_from([0.0, 0.015]))},
-        "gateway": draw(gateways()),
-        "faults": draw(st.lists(faults(), max_size=3)),
-        "breakers": draw(protected()),
-        "drain_s": draw(st.sampled_from([0.3, 60.0])),
-    }
-
-
-@st.composite
-def requests(draw):
-    """Return up to 60 rows from a drawn seed: a fraction of the cost of drawing each number."""
-    size, rng = draw(st.integers(1, 60)), np.random.default_rng(draw(st.integers(0, 2**32)))
-    return {
-        "arrival_s": np.cumsum(rng.choice([0.0, 0.01, 0.05, 0.2], size)),
-        "prompt_tokens": rng.integers(1, 200, size),
-        "output_tokens": rng.integers(1, 60, size),
-        "request_class": rng.choice(["chat", "embed"], size).tolist(),
-        "tenant": rng.choice(["x", "y"], size).tolist(),
-    }
-
-
-random_runs = given(scenario=scenarios(), rows=requests())
-# Without shrinking: a smaller example costs thousands of runs, minutes.
-quick = settings(
-    max_examples=100,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.large_base_example,
-    ],
-)
 
 
 @quick
@@ -643,47 +206,6 @@ def most_running(rules, engine):
     return rules.max_num_seqs
 
 
-RANKED = [
-    order
-    for order in ORDERS
-    if order["order"] != "weighted_fair"
-    and (order["order"] != "length_buckets" or order["buckets"].get("turn") == "shortest_first")
-]
-
-
-def compiled_options():
-    """Return some of what compiled steps have beyond the plain scheduler."""
-    draft = st.fixed_dictionaries(
-        {"num_speculative_tokens": st.integers(1, 4), "acceptance": st.floats(0, 1)}
-    )
-    every = {
-        "stream_interval": st.sampled_from([1, 8]),
-        "cancel_frees": st.booleans(),
-        "kv_blocks": st.integers(4, 30),
-        "long_prefill_token_threshold": st.sampled_from([0, 40]),
-        "max_num_partial_prefills": st.sampled_from([None, 2]),
-        "async_scheduling": st.booleans(),
-    }
-    alone = {"watermark": st.sampled_from([0.0, 0.3]), "speculation": maybe() | draft}
-    beams = {"beam_width": st.just(2), "max_num_seqs": st.just(5)}
-    kinds = [st.fixed_dictionaries(every | more) for more in ({}, alone, beams)]
-    long = st.just({"long_prefill_token_threshold": 40, "max_long_partial_prefills": 1})
-    return st.builds(lambda one, more: one | more, st.one_of(kinds), st.just({}) | long)
-
-
-@st.composite
-def compiled_scenarios(draw):
-    """Return scenarios whose steps are all compiled: what ``FastEngine`` has, nothing else."""
-    found = draw(scenarios())
-    for own in found["classes"]:
-        own["poisoned_fraction"] = 0.0
-    found["faults"] = [f for f in found["faults"] if f.get("kind") not in {"hang", "slow"}]
-    for pool in found["pools"]:
-        pool["batching"] = draw(continuous(RANKED)) | draw(compiled_options())
-        pool["step_factors"] = []
-    return found
-
-
 @settings(quick, max_examples=40)
 @given(scenario=compiled_scenarios(), rows=requests())
 def test_compiled_steps_give_the_tables_of_the_reference(build, trace_of, scenario, rows):
@@ -696,6 +218,19 @@ def test_compiled_steps_give_the_tables_of_the_reference(build, trace_of, scenar
     pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
     pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
     assert fast.duration_s == reference.duration_s
+
+
+@settings(quick, max_examples=20)
+@given(scenario=compiled_scenarios(), drawn=prefixed())
+def test_a_compiled_prefix_cache_finds_what_the_reference_does(build, trace_of, scenario, drawn):
+    for pool in scenario["pools"]:
+        pool["batching"] |= {"prefix_caching": True, "beam_width": 1, "kv_blocks": 60}
+        pool["router"]["policy"] = "prefix_aware"
+    rows, per_block = drawn
+    built, trace = build(**scenario), replace(trace_of(**rows), prefix_block_tokens=per_block)
+    fast, reference = (simulate(built, trace=trace, engine=e) for e in ("fast", "reference"))
+    pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
+    pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
 
 
 def test_compiled_steps_give_the_tables_of_the_reference_at_length(build):
@@ -747,30 +282,22 @@ def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
 
 
 def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
-    batching = {"kind": "continuous", "kv_blocks": 900, "prefix_caching": True, "step_time": LINEAR}
+    batching = {"kind": "continuous", "kv_blocks": 900, "kv_layout": "contiguous"}
+    batching |= {"step_time": STEP}
     with caplog.at_level("INFO", logger="capplan.simulation.engines"):
         scenario = build(batching=batching)
         run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
-    assert "pool llm: prefix_caching, so its steps are not compiled" in caplog.text
+    assert "pool llm: kv_layout, so its steps are not compiled" in caplog.text
 
 
 def test_on_a_shared_host_steps_are_not_compiled_and_that_is_said(build, trace_of, caplog):
-    batching = {"kind": "continuous", "kv_blocks": 900, "step_time": LINEAR}
+    batching = {"kind": "continuous", "kv_blocks": 900, "step_time": STEP}
     with caplog.at_level("INFO", logger="capplan.simulation.pool"):
         scenario = build(batching=batching, hosts=[{"name": "node"}], pool={"hosts": ["node"]})
         run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)
     assert "pool llm: hosts, so its steps are not compiled" in caplog.text
-
-
-LINEAR = {
-    "kind": "linear",
-    "base_s": 4e-3,
-    "per_prefill_token_s": 1e-4,
-    "per_sequence_s": 1e-3,
-    "per_context_token_s": 1e-6,
-}
 
 
 def digest(frame):
