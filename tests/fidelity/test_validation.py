@@ -52,7 +52,7 @@ def test_a_client_with_a_cap_waits_and_the_wait_counts_from_where_the_clock_says
 
 def test_a_timeout_of_the_client_is_no_success(measured, requests):
     rows = requests(60, 50.0)
-    found = validate(measured(rows, client_timeout_s=0.8, max_num_seqs=8))
+    found = validate(measured(rows, client_timeout_s=0.8, max_num_seqs=8), request_overhead_s=0.0)
     assert 0 < found.success.measured < 1
     assert found.success.predicted == found.success.measured
     assert found.n == round(60 * found.success.measured)
