@@ -15,7 +15,7 @@ SURGE_S = (1200.0, 2400.0)
 def _runs():
     protected = load_scenario("protected-chat")
     shape = protected.traffic.shape.model_dump(mode="json")
-    plain = load_scenario("chat-service", values={"traffic.shape": shape})
+    plain = load_scenario("chat-service", values={"traffic.shape": shape, "replicas": 2})
     return simulate(protected), simulate(plain)
 
 
