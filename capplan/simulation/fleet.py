@@ -256,7 +256,8 @@ class Fleet:
 
     def _end(self, member: Member) -> None:
         self._halt(member)
-        held, loaded = member.phase != "asked", member.phase == "draining"
+        held, replica = member.phase != "asked", member.replica
+        loaded = replica is not None and replica.draining
         self._account()
         self.members.remove(member)
         self._note(member.name, "gone")

@@ -41,6 +41,20 @@ class Outages:
         self._loader = loader
         self._clock = clock
         self._down: dict[Replica, _Outage] = {}
+        pool.watchers.append(self)
+
+    def joined(self, replica: Replica) -> None:
+        """Do nothing: who joins is not down."""
+
+    def left(self, replica: Replica) -> None:
+        """Forget a replica that is gone while it was down, and give up what it loads."""
+        outage = self._down.pop(replica, None)
+        if outage is None:
+            return
+        if outage.load is not None:
+            outage.load.cancel()
+        for then in outage.then:
+            self._clock.at(self._clock.now, Rank.FAULT, lambda then: then(), then)
 
     def take_down(
         self,
@@ -54,7 +68,7 @@ class Outages:
         """Stop replicas until ``back_s`` (inf = for good), and then for as long as a load takes.
 
         Where there are no loads (or not ``loads``), they serve from then on. ``then`` is called
-        when one of them serves again.
+        when one of them serves again or is gone for good.
         """
         hit = list(replicas)
         for replica in hit:
@@ -74,11 +88,8 @@ class Outages:
 
     def _back(self, which: tuple[Replica, int]) -> None:
         replica, token = which
-        outage = self._down[replica]
-        if outage.token != token:
-            return
-        if replica not in self._pool.replicas:  # it was not to come back
-            del self._down[replica]
+        outage = self._down.get(replica)
+        if outage is None or outage.token != token:
             return
         if self._loader is None or not outage.loads:
             self._restore(replica)

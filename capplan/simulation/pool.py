@@ -206,7 +206,8 @@ class ServingPool:
         self._look()
         for replica in replicas:
             if replica.draining:
-                self.remove(replica)
+                replica.draining = False
+                self.remove(replica, reason)
             else:
                 replica.crash(reason)
 
@@ -259,7 +260,7 @@ class ServingPool:
         self._look()
         self._let_go()
 
-    def remove(self, replica: Replica) -> None:
+    def remove(self, replica: Replica, reason: str = SCALED_DOWN) -> None:
         """Let a replica go at once; what it still runs fails. Nothing if it is gone already."""
         if replica not in self.replicas:
             return
@@ -267,7 +268,7 @@ class ServingPool:
         if replica in self._draining:
             self._draining.remove(replica)
         self._look()
-        replica.crash(SCALED_DOWN)
+        replica.crash(reason)
         for watcher in self.watchers:
             watcher.left(replica)
 

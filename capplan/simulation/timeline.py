@@ -83,6 +83,8 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 600
 FIRST_SAMPLES = 300
+LEAST = 1e-9
+"""What a total grows by less than is rounding: of moments that differ by nothing."""
 STATUSES = (400, 429, 502, 503)
 
 Reading = Callable[[], float]
@@ -254,8 +256,9 @@ def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
         for column, first in zip(read, track.first, strict=True):
             column[0] = first
     grown, by = np.diff(read[0]), np.diff(at if track.per_column is None else read[1])
+    # a step that was cut short or sped up takes back what was booked when it began: no mean then
     means = np.full(len(grown), np.nan)
-    np.divide(grown, by, out=means, where=by > 0)
+    np.divide(grown, by, out=means, where=(by > LEAST) & (grown >= 0))
     return label, np.append(at[:-1], gone), np.append(means, np.full(len(gone), np.nan))
 
 

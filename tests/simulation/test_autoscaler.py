@@ -153,6 +153,49 @@ def test_what_still_runs_when_the_grace_is_over_fails_and_can_be_tried_again(ela
     assert log[log["request_id"] == "r1"]["outcome"].tolist() == ["failed", "succeeded"]
 
 
+@pytest.fixture(name="warm")
+def _warm(elastic):
+    """Return a pool with one warm replica beside those in service."""
+
+    def warm(replicas, *, base_s=10.0, **fields):
+        slow = {"kind": "dynamic", "max_batch_size": 1, "service": {"base_s": base_s}}
+        pool = {"batching": slow, "standby": {"replicas": 1, "ready": fixed(1.0)}}
+        return elastic(pool=pool, replicas=replicas, **fields)
+
+    return warm
+
+
+def test_a_replica_that_crashes_while_it_drains_is_no_warm_one(warm, trace_of):
+    run = _Run(warm(1), trace_of([2.0, 2.5]), seed=0, replication=0)
+    pool = run.pools["llm"]
+    run.clock.at(0.5, Rank.CHECK, lambda _: pool.fleet.scale_to(2), None)
+    run.clock.at(3.0, Rank.CHECK, lambda _: pool.fleet.scale_to(1), None)
+    run.clock.at(4.0, Rank.FAULT, lambda _: pool.stop([pool.replicas[1]]), None)
+    run.play()
+    log, _ = run.tables()
+    assert log["reason"].dropna().tolist() == ["crash"]
+    assert log["finish_s"].tolist() == [12.0, 4.0]
+    assert [(one.name, one.phase) for one in pool.fleet.members] == [("llm-0", "up")]
+
+
+def test_a_reload_goes_on_when_a_replica_is_taken_away_while_it_loads(warm, trace_of):
+    """The first of three loads from 0 s on, and is the one that goes when two are wanted at 5 s."""
+    reload = {"kind": "model_reload", "at_s": 0.0, "load_s": 10.0}
+    run = _Run(warm(3, faults=[reload]), trace_of([39.0]), seed=0, replication=0)
+    pool = run.pools["llm"]
+    down = []
+    run.clock.at(5.0, Rank.CHECK, lambda _: pool.fleet.scale_to(2), None)
+    for time_s in (4.0, 6.0, 16.0, 26.0):
+        run.clock.at(
+            time_s,
+            Rank.CHECK,
+            lambda _: down.append([one.name for one in pool.replicas if not one.up]),
+            None,
+        )
+    run.play()
+    assert down == [["llm-0"], ["llm-1"], ["llm-2"], []]
+
+
 def test_standby_is_ready_sooner_and_is_paid_all_the_time(elastic, step):
     warm = {"standby": {"replicas": 2, "ready": fixed(3.0)}}
     cold, stood = (simulate(elastic(scaler(), pool=p), trace=step) for p in ({}, warm))

@@ -8,6 +8,8 @@ from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate
+from capplan.simulation.clock import Rank
+from capplan.simulation.run import _Run
 from capplan.statistics import replication_mean
 from capplan.traffic.trace import from_frame
 
@@ -170,6 +172,15 @@ def test_a_slow_replica_slows_its_steps_and_the_window_of_who_joins(build, trace
     assert parts.tolist() == pytest.approx((log["finish_s"] - log["intended_start_s"]).tolist())
 
 
+def test_no_mean_of_steps_is_below_zero_when_a_slow_one_is_sped_up_on_the_way(build, trace_of):
+    fault = {"kind": "slow", "at_s": 0.45, "factor": 100.0, "for_s": 1.6}
+    scenario = build(batching=ONE_STEP, faults=[fault])
+    result = run(scenario, trace_of([0.0, 60.0], output_tokens=40))
+    means = metric(result, "step_time_s", "llm-0")
+    assert means.min() == pytest.approx(0.1)
+    assert np.isnan(means[means.index <= 2.05].iloc[-1])  # it takes back what was booked at 0.45
+
+
 def test_two_that_are_slow_at_once_multiply_and_leave_no_trace(single_queue, trace_of):
     faults = [
         {"kind": "slow", "at_s": 0.0, "factor": 2.0, "for_s": 1.0},
@@ -300,7 +311,7 @@ def test_a_replica_struck_while_it_loads_begins_again(single_queue, trace_of):
     assert log["finish_s"].tolist() == pytest.approx([5.0 + 3.5 + 1.0])
 
 
-def on_one_host(build, **fields):
+def on_one_host(build, pool=None, **fields):
     return build(
         classes=[{"name": "chat", "demand": {"io_bytes_per_s": 100.0}}],
         pools=[
@@ -312,6 +323,7 @@ def on_one_host(build, **fields):
                 "batching": BY_SIZE,
                 "model_load": {"bytes": 200.0},
             }
+            | (pool or {})
         ],
         hosts=[{"name": "h", "io_bytes_per_s": 100.0}],
         faults=[{"at_s": 1.0, "down_s": 1.0}],
@@ -332,6 +344,17 @@ def test_a_load_on_the_same_host_slows_the_survivor_by_its_share(build, trace_of
     assert run(apart, trace_of([1.5], size=4.0)).requests["finish_s"].tolist() == pytest.approx(
         [5.5]
     )
+
+
+def test_who_is_taken_away_while_it_loads_takes_nothing_from_the_host(build, trace_of):
+    """As above, but from 3 s on the request has the host for itself: 3 s are left."""
+    warm = {"replicas": 1, "ready": {"kind": "fixed", "seconds": 1.0}}
+    scenario = on_one_host(build, pool={"standby": warm})
+    played = _Run(scenario, trace_of([1.5], size=4.0), seed=0, replication=0)
+    fleet = played.pools["llm"].fleet
+    played.clock.at(3.0, Rank.CHECK, lambda _: fleet.scale_to(1), None)
+    played.play()
+    assert played.tables()[0]["finish_s"].tolist() == pytest.approx([6.0])
 
 
 def test_requests_slow_the_load_in_turn(build, trace_of):
