@@ -30,7 +30,8 @@ def test_known_scales_are_found(run):
     found = calibrate([run])
     for name, value in TRUE.items():
         assert found.parameters[name].value == pytest.approx(value, rel=0.03), name
-    assert found.request_overhead_s == pytest.approx(OVERHEAD_S, rel=0.05)
+    # An arrival waits for the step that runs, some 8 ms: the overhead is told to a part of that.
+    assert found.request_overhead_s == pytest.approx(OVERHEAD_S, abs=0.6e-3)
     assert found.residual["decode"] < 0.005
     assert found.step_time["kind"] == "calibrated"
 
