@@ -7,7 +7,6 @@ A :class:`Scenario` is read from YAML by :func:`capplan.scenario.files.load_scen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -105,6 +104,7 @@ from capplan.scenario.pools import (
     ServiceLaw,
     StaticBatching,
 )
+from capplan.scenario.references import references
 from capplan.scenario.shapes import (
     Calendar,
     PlannedShape,
@@ -293,45 +293,7 @@ class Scenario(Part):
             if twice := sorted(name for name, n in names.items() if n > 1):
                 msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
                 raise ValueError(msg)
-        classes = {c.name for c in self.classes}
-        pools = {p.name for p in self.pools}
-        used = [("default_class", self.default_class, classes)]
-        used += [(f"classes.{c.name}.pool", c.pool, pools) for c in self.classes]
-        hosts = {h.name for h in self.hosts}
-        used += [(f"pools.{p.name}.hosts", h, hosts) for p in self.pools for h in p.hosts]
-        shared = {r.name for r in self.resource_pools}
-        used += [(f"pools.{p.name}.resource_pool", p.resource_pool, shared) for p in self.pools]
-        used += [
-            (f"classes.{c.name}.model", c.model, {m.name for m in self.pool_of(c.name).models})
-            for c in self.classes
-            if c.pool is None or c.pool in pools
-        ]
-        used += [("faults.pool", getattr(fault, "pool", None), pools) for fault in self.faults]
-        used += [("faults.host", f.host, hosts) for f in self.faults if isinstance(f, NodeLoss)]
-        used += [("stages.failed_pool", self.stages.failed_pool, pools)]
-        used += [("traffic.rules", rule.request_class, classes) for rule in self.traffic.rules]
-        used += [("traffic.mix", change.request_class, classes) for change in self.traffic.mix]
-        used += [
-            ("traffic.perturbations", p.request_class, classes)
-            for p in self.traffic.perturbations
-            if isinstance(p, LongOutputs)
-        ]
-        used += [(f"tenants.{t.name}.classes", c, classes) for t in self.tenants for c in t.classes]
-        used += [(f"gateway: {m.name}", m.request_class, classes) for m in self.gateway.meters]
-        tenants = {t.name for t in self.tenants}
-        used += [(f"gateway: {m.name}", m.tenant, tenants) for m in self.gateway.meters]
-        used += [("gateway.quotas", q.tenant, tenants) for q in self.gateway.quotas]
-        for path, queue in (("gateway.queue", self.gateway.queue), *_queues(self.pools)):
-            used += [(f"{path}.fair", w.name, tenants) for w in queue.fair.tenants]
-            used += [(f"{path}.fair", w.name, classes) for w in queue.fair.classes]
-        used += [
-            (f"pools.{p.name}.batching.reserved", name, classes)
-            for p in self.pools
-            if isinstance(p.batching, ContinuousBatching)
-            for reservation in p.batching.reserved
-            for name in reservation.classes
-        ]
-        for field, name, known in used:
+        for field, name, known in references(self):
             if name is not None and name not in known:
                 msg = f"{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
                 raise ValueError(msg)
@@ -414,9 +376,3 @@ class Scenario(Part):
         """Return which of its pool's models a class needs, by name; "" where the pool has none."""
         models = self.pool_of(request_class).models
         return self.request_class(request_class).model or (models[0].name if models else "")
-
-
-def _queues(pools: Iterable[Pool]) -> Iterator[tuple[str, Queue]]:
-    for pool in pools:
-        yield f"pools.{pool.name}.queue", pool.queue
-        yield f"pools.{pool.name}.batching.scheduler", pool.batching.scheduler
