@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from capplan.bundled import data_path
 from capplan.scenario import Scenario
-from capplan.scenario.shorthands import with_presets, written_out
+from capplan.scenario.shorthands import by_name, written_out
 from capplan.schema import DataError
 
 MOST_VALUES = 100_000
@@ -34,7 +34,7 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
     data = read_yaml(file)
     if not isinstance(data, dict):
         raise DataError("a mapping of fields", where=file, value=type(data).__name__)
-    data = set_values(with_presets(data, where=file), values or {}, where=file)
+    data = set_values(by_name(data, where=file), values or {}, where=file)
     traffic = data.get("traffic")
     if isinstance(traffic, dict):
         data = {**data, "traffic": {**traffic, "trace": _resolve(traffic.get("trace"), file)}}

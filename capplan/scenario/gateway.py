@@ -43,7 +43,11 @@ class RateLimit(Part):
 
 
 class _Meter(Part):
-    """Whose requests a limit counts: those of a tenant, of a class, of both, or (None) all."""
+    """Whose requests a limit counts: those of a tenant, of a class, of both, or (None) all.
+
+    In a file, ``each: tenant`` (or ``class``) stands for one limit for each of them; see
+    :mod:`capplan.scenario.shorthands`.
+    """
 
     name: Name
     owner: str = ""

@@ -3,7 +3,9 @@
 ``replicas: N`` stands for the replicas of the primary pool. A traffic shape
 ``{kind: occasion, occasion: promotion, base_rps: 5, peak_rps: 20}`` stands for the shape that
 :func:`capplan.scenario.shapes.occasion` gives. ``breakers: tiered-default``, or that name among
-the rules, stands for the rules of a bundled file. A checked scenario holds none of them.
+the rules, stands for the rules of a bundled file. A limit or quota of the gateway with
+``each: tenant`` stands for one of each tenant, its name followed by the tenant's; with
+``each: class``, of each class. A checked scenario holds none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from capplan.scenario.shapes import occasion
 from capplan.schema import DataError
 
 OCCASION = "occasion"
+EACH = ("allowances", "rate_limits", "token_limits", "quotas")
+"""Lists of the gateway whose entries may be of each tenant or class."""
+OWNERS = {"tenant": "tenant", "class": "request_class"}
+"""Whose a limit can be each time, and the field that says so."""
 
 
 def written_out(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
@@ -27,7 +33,12 @@ def written_out(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
     >>> written_out({"traffic": {"shape": shape}}, where="s.yaml")["traffic"]["shape"]["kind"]
     'spike'
     """
-    return _replicas(_occasion(with_presets(data, where=where), where))
+    return _replicas(_occasion(by_name(data, where=where), where))
+
+
+def by_name(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
+    """Return raw scenario data in which everything that has a name can be set by it."""
+    return with_each(with_presets(data, where=where), where=where)
 
 
 def with_presets(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
@@ -45,6 +56,53 @@ def with_presets(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]
     for entry in entries:
         rules += _preset(entry, where) if isinstance(entry, str) else [entry]
     return {**data, "breakers": rules}
+
+
+def with_each(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
+    """Return raw scenario data with a limit for each tenant or class that is there.
+
+    Raises :class:`DataError` where a limit is told whose it is as well.
+
+    >>> limit = {"name": "fair", "each": "tenant", "rate_rps": 4.0}
+    >>> data = {"tenants": [{"name": "a"}, {"name": "b"}], "gateway": {"rate_limits": [limit]}}
+    >>> [one["name"] for one in with_each(data, where="s.yaml")["gateway"]["rate_limits"]]
+    ['fair-a', 'fair-b']
+    """
+    gateway = data.get("gateway")
+    if not isinstance(gateway, dict):
+        return data
+    changed = {
+        field: [one for entry in entries for one in _of_each(entry, field, data, where)]
+        for field in EACH
+        if isinstance(entries := gateway.get(field), list)
+    }
+    return {**data, "gateway": {**gateway, **changed}} if changed else data
+
+
+def _of_each(entry: Any, field: str, data: Mapping[str, Any], where: object) -> list[Any]:
+    if not isinstance(entry, dict) or "each" not in entry:
+        return [entry]
+    name, each = entry.get("name"), entry["each"]
+    own = ("tenant",) if field == "quotas" else tuple(OWNERS)
+    path = f"gateway.{field}.{name or 'each'}.each"
+    if each not in own:
+        raise DataError(f"one of {', '.join(own)}", where=where, field=path, value=each)
+    key, shared = OWNERS[each], {key: value for key, value in entry.items() if key != "each"}
+    if shared.get(key) is not None:
+        raise DataError(f"{key} or each, not both", where=where, field=path, value=each)
+    return [
+        {**shared, key: one} | ({"name": f"{name}-{one}"} if isinstance(name, str) else {})
+        for one in _names(data, key)
+    ]
+
+
+def _names(data: Mapping[str, Any], key: str) -> list[str]:
+    """Return the names of the tenants or classes; the one tenant that there is without any."""
+    if key == "tenant" and "tenants" not in data:
+        return ["all"]
+    entries = data.get("tenants" if key == "tenant" else "classes")
+    found = [one.get("name") for one in entries or () if isinstance(one, dict)]
+    return [name for name in found if isinstance(name, str)]
 
 
 def _preset(name: str, where: object) -> list[Any]:

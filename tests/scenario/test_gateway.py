@@ -1,9 +1,11 @@
 """What a gateway's limits may not say, each with one clear error."""
 
+import json
+
 import pytest
 
 from capplan.scenario import Gateway, TenantQuota
-from capplan.scenario.files import load_scenario, with_values
+from capplan.scenario.files import load_scenario, with_values, write_scenario
 from capplan.schema import DataError
 
 QUOTAS = [{"tenant": "all", "concurrency": 4}]
@@ -128,3 +130,57 @@ def test_a_gateway_whose_overhead_has_few_workers_holds_waiting():
     assert not Gateway(overhead_s=0.1).holds_waiting
     assert Gateway(overhead_concurrency=3, overhead_s=0.1).holds_waiting
     assert Gateway(concurrency=3).holds_waiting
+
+
+TWO = [{"name": "a"}, {"name": "b"}]
+
+
+def test_a_limit_for_each_stands_for_one_of_every_tenant_or_class():
+    values = {
+        "tenants": TWO,
+        "gateway.rate_limits": [LIMIT | {"name": "fair", "each": "tenant", "request_class": None}],
+        "gateway.token_limits": [TOKENS | {"name": "t", "each": "class"}],
+        "gateway.quotas": [{"each": "tenant", "concurrency": 3}],
+    }
+    gateway = load_scenario("benchmark", values=values | {"gateway.concurrency": 8}).gateway
+    assert [(one.name, one.tenant) for one in gateway.rate_limits] == [
+        ("fair-a", "a"),
+        ("fair-b", "b"),
+    ]
+    assert [(t.name, t.tenant, t.request_class) for t in gateway.token_limits] == [
+        ("t-benchmark", None, "benchmark")
+    ]
+    assert [(q.tenant, q.concurrency) for q in gateway.quotas] == [("a", 3), ("b", 3)]
+
+
+def test_one_of_each_can_be_set_by_its_name(tmp_path):
+    limit = {"name": "fair", "each": "tenant", "rate_rps": 1.0}
+    both = load_scenario("benchmark", values={"tenants": TWO, "gateway.rate_limits": []})
+    file = tmp_path / "each.yaml"
+    rule = f"gateway: {{rate_limits: [{json.dumps(limit)}]}}\n"
+    text = "".join(p for p in write_scenario(both).splitlines(True) if "rate_limits" not in p)
+    file.write_text(text.replace("gateway:\n", "") + rule)
+    found = load_scenario(file, values={"gateway.rate_limits.fair-b.rate_rps": 5.0})
+    assert [one.rate_rps for one in found.gateway.rate_limits] == [1.0, 5.0]
+    without = load_scenario(file, values={"tenants": [{"name": "a"}, {"name": "b"}]})
+    assert [one.tenant for one in without.gateway.rate_limits] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "said"),
+    [
+        ("rate_limits", LIMIT | {"each": "user"}, "rate_limits.a.each: one of tenant, class, got"),
+        ("rate_limits", LIMIT | {"each": ["tenant"]}, "rate_limits.a.each: one of tenant, class"),
+        (
+            "token_limits",
+            TOKENS | {"each": "tenant", "tenant": "all"},
+            "token_limits.a.each: tenant or each, not both",
+        ),
+        ("quotas", {"each": "class", "concurrency": 1}, "quotas.each.each: one of tenant, got"),
+        ("rate_limits", {"each": "tenant", "rate_rps": 1.0}, "rate_limits.0.name: field required"),
+    ],
+)
+def test_each_says_what_it_may_be(base, field, entry, said):
+    with pytest.raises(DataError) as caught:
+        with_values(base, {f"gateway.{field}": [entry]})
+    assert f"gateway.{said}" in str(caught.value)

@@ -140,6 +140,18 @@ def test_a_limit_for_each_tenant_isolates_the_quiet_one(name, isolated, quiet):
     assert "gateway.rate_limits.quiet.rate_rps" not in acted
 
 
+def test_a_quota_isolates_the_quiet_tenant_and_leaves_nothing_idle():
+    """The loud one gets nearly what 2.4/s leave of 10/s for 300 s, not 4/s as with its limit."""
+    result = run("tenant-quota")
+    assert good_of(result, "quiet") > 0.9
+    answered = result.requests[result.requests["outcome"] == "succeeded"]
+    assert 0.93 < (answered["tenant"] == "loud").sum() / (7.6 * 300) < 1.03
+    found = run_stages(load_scenario("drills/tenant-quota"), seed=1)
+    [reason] = [r for r in found.verdict.reasons if r.rule == "tenant_isolation"]
+    assert (reason.outcome, reason.value) == ("pass", "loud")
+    assert "gateway.quotas" in {p.boundary.field for p in found.protections if p.acted}
+
+
 def level(result, metric, replica="llm"):
     rows = result.timeline.query("metric == @metric and replica == @replica")
     return rows.set_index("time_s")["value"]
