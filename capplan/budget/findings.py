@@ -262,17 +262,38 @@ def retries_exceed(c: RequestClass) -> Iterator[Finding]:
 
 
 def overload(service: PoolService) -> Iterator[Finding]:
-    """Find a pool that gets requests faster than it serves them: no queue length helps."""
-    if service.overloaded:
-        needed = math.floor(service.rate_rps / service.replica_rps) + 1
-        yield Finding(
-            rule="overload",
-            outcome="fail",
-            field=f"pools.{service.pool.name}.replicas",
-            value=service.rate_rps,
-            limit=service.drain_rps,
-            next_action=f"at least {counted(needed, 'replica')}, or less load",
-        )
+    """Find a pool that gets requests faster than it serves them: no queue length helps.
+
+    The replicas of its start count; where an autoscaler may bring enough, the budget cannot tell.
+    """
+    if not service.overloaded:
+        return
+    needed = math.floor(service.rate_rps / service.replica_rps) + 1
+    yield (_scaled if needed <= service.most_replicas else _too_slow)(service, needed)
+
+
+def _too_slow(service: PoolService, needed: int) -> Finding:
+    scaled = service.most_replicas > service.pool.replicas
+    return Finding(
+        rule="overload",
+        outcome="fail",
+        field=f"pools.{service.pool.name}.{'autoscaler.max_replicas' if scaled else 'replicas'}",
+        value=service.rate_rps,
+        limit=service.most_replicas * service.replica_rps,
+        next_action=f"at least {counted(needed, 'replica')}, or less load",
+    )
+
+
+def _scaled(service: PoolService, needed: int) -> Finding:
+    return Finding(
+        rule="overload_until_scaled",
+        outcome="unknown",
+        field=f"pools.{service.pool.name}.replicas",
+        value=service.rate_rps,
+        limit=service.drain_rps,
+        next_action=f"simulate: the autoscaler has to bring {counted(needed, 'replica')}, and "
+        "until then requests wait for longer than the budget says; or begin with as many",
+    )
 
 
 def swaps(service: PoolService, scenario: Scenario) -> Iterator[Finding]:

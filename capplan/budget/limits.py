@@ -43,7 +43,7 @@ def settings(
 
     Beside each queue's own limits they hold what makes the queue in front of it work:
     ``router.max_in_flight`` (what a replica works on and lets wait) and ``gateway.concurrency``
-    (what all that lies behind the gateway holds).
+    (what all that lies behind the gateway holds, with as many replicas as there can be).
     """
     values: dict[str, int | float] = {}
     for limit in limits:
@@ -53,7 +53,7 @@ def settings(
     for name, service in services.items():
         scheduler, queue = lengths[name, "scheduler_queue"], lengths[name, "service_queue"]
         in_flight = math.nan if scheduler is None else service.running + scheduler
-        behind.append(math.nan if queue is None else queue + service.pool.replicas * in_flight)
+        behind.append(math.nan if queue is None else queue + service.most_replicas * in_flight)
         if not math.isnan(in_flight):
             values[f"pools.{name}.router.max_in_flight"] = int(in_flight)
         if service.max_num_seqs is not None:

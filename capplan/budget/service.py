@@ -46,8 +46,17 @@ class PoolService:
 
     @property
     def drain_rps(self) -> float:
-        """Return what the pool serves when it is full, requests/s."""
+        """Return what the pool serves when it is full, requests/s: with the replicas of its start.
+
+        What an autoscaler brings comes later; until then a queue drains at this rate.
+        """
         return self.pool.replicas * self.replica_rps
+
+    @property
+    def most_replicas(self) -> int:
+        """Return how many replicas there can be in service, where an autoscaler may bring more."""
+        rules = self.pool.autoscaler
+        return self.pool.replicas if rules is None else max(self.pool.replicas, rules.max_replicas)
 
     @property
     def overloaded(self) -> bool:

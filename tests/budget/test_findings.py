@@ -30,6 +30,7 @@ def test_a_scenario_with_its_budget_applied_passes(clean):
     assert budget.outcome == "pass"
 
 
+AUTOSCALER = {"min_replicas": 1, "metrics": [{"metric": "in_flight", "target": 1.0}]}
 BROKEN = {
     "missing_promise": {"classes.chat.promises.tpot_s": None},
     "infeasible": {"classes.batch.promises.e2e_s": 0.2},
@@ -46,6 +47,11 @@ BROKEN = {
     },
     "retries_without_timeout": {"classes.chat.retry": {"max_attempts": 2}},
     "overload": {"traffic.shape.rate_rps": 400.0},
+    "overload_until_scaled": {
+        "traffic.shape.rate_rps": 400.0,
+        "pools.llm.cold_start_s": 60.0,
+        "pools.llm.autoscaler": AUTOSCALER | {"max_replicas": 99},
+    },
     "swaps": {
         "pools.llm.models": [{"name": name, "kv_fraction": 0.6, "load_s": 1.0} for name in "xy"],
         "classes.batch.pool": "llm",
@@ -54,6 +60,30 @@ BROKEN = {
     "unlimited": {"pools.llm.queue.wait_limit_s": None},
     "differs_from_budget": {"pools.llm.queue.wait_limit_s": 0.1},
 }
+
+
+def scaled(clean, most):
+    rules = AUTOSCALER | {"max_replicas": most}
+    return with_values(clean, BROKEN["overload_until_scaled"] | {"pools.llm.autoscaler": rules})
+
+
+def test_an_autoscaler_that_may_bring_enough_replicas_leaves_an_overload_open(clean):
+    needed = finding(with_values(clean, BROKEN["overload"]), "overload").next_action
+    enough = int(needed.split()[2])
+    found = finding(scaled(clean, enough), "overload_until_scaled")
+    assert (found.outcome, found.field) == ("unknown", "pools.llm.replicas")
+    assert f"bring {enough} replicas" in found.next_action
+    others = [f.field for f in allocate(scaled(clean, enough)).findings if f.rule == "overload"]
+    assert others == ["pools.labels.replicas"]
+    short = finding(scaled(clean, enough - 1), "overload")
+    assert (short.outcome, short.field) == ("fail", "pools.llm.autoscaler.max_replicas")
+    assert short.limit == pytest.approx(found.limit * (enough - 1) / clean.pool("llm").replicas)
+
+
+def test_a_gateway_admits_what_all_replicas_of_an_autoscaler_hold(clean):
+    few, many = (allocate(scaled(clean, most)).settings["gateway.concurrency"] for most in (2, 6))
+    held = allocate(clean).settings["pools.llm.router.max_in_flight"]
+    assert many - few == (6 - 2) * held
 
 
 @pytest.mark.parametrize("rule", BROKEN)
