@@ -93,8 +93,7 @@ def _print(document: Mapping[str, Any], out: str | None) -> None:
     print_table([(key, *spread(document.get(key), QUANTILES)) for key in keys], ["", *QUANTILES])
     if document["breakers"]:
         sys.stdout.write("\n")
-        keys = ("rule", "pool", "opened", "open_s", "first_open_s")
-        rows = [spread(entry, keys) for entry in document["breakers"]]
+        rows = [_breaker(entry) for entry in document["breakers"]]
         print_table(rows, ["breaker", "pool", "opened", "open (s)", "first (s)"])
     if caches := _caches(document):
         sys.stdout.write("\n")
@@ -103,6 +102,12 @@ def _print(document: Mapping[str, Any], out: str | None) -> None:
     print_verdict(document["verdict"])
     if out is not None:
         sys.stdout.write(f"\nstored in {out}\n")
+
+
+def _breaker(entry: Mapping[str, Any]) -> list[Any]:
+    """Return what a breaker did; one that never opened has no first time, which is known."""
+    row = spread(entry, ("rule", "pool", "opened", "open_s", "first_open_s"))
+    return row if row[2] else [*row[:-1], "never"]
 
 
 def _caches(document: Mapping[str, Any]) -> list[list[Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.catalog import price
+from capplan.results.requests import answered_by_gateway
 from capplan.results.run import RunResult
 from capplan.results.timelines import held_values
 from capplan.scenario import Pool, Scenario
@@ -78,13 +79,15 @@ def class_cost_usd(result: RunResult, table: pd.DataFrame, name: str) -> float:
     """Return a class's part of its pool's cost: the pool's cost, divided by tokens.
 
     A class's part is its share of all tokens that the pool's requests asked for and were given
-    or wasted (prompt + output + wasted), successes or not; idle time is shared the same way.
+    or wasted (prompt + output + wasted), successes or not; idle time is shared the same way. What
+    the gateway's response cache answered took nothing of the pool, but for what was wasted.
     """
     pool = result.scenario.pool_of(name)
     classes = served_by(result.scenario, pool)
     tokens = table[["prompt_tokens", "output_tokens", "wasted_tokens"]].to_numpy(
         np.float64, na_value=np.nan
     )
+    tokens[answered_by_gateway(table), :2] = 0.0
     work = np.nansum(tokens, axis=1)
     own = (table["request_class"] == name).to_numpy(np.bool_)
     shared = table["request_class"].isin(classes).to_numpy(np.bool_)

@@ -184,14 +184,16 @@ def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
     ]
     if not flaps:
         return
+    fastest_s = min(two - one for one, two in flaps)
     yield ScalingFinding(
         rule="flapping",
         pool=pool.name,
         field=f"pools.{pool.name}.autoscaler.behavior.scale_down.stabilization_window_s",
-        value=float(min(two - one for one, two in flaps)),
-        limit=FLAP_S,
-        evidence=f"the wanted number turned {len(at)} times, {counted(len(flaps), 'time')} back "
-        f"within {FLAP_S:g} s though the load was the same, first at {flaps[0][1]:.6g} s",
+        value=float(len(flaps)),
+        limit=0.0,
+        evidence=f"the wanted number turned {counted(len(at), 'time')}, {len(flaps)} of them back "
+        f"within {FLAP_S:g} s of the turn before though the load was the same: first at "
+        f"{flaps[0][1]:.6g} s, fastest after {fastest_s:.4g} s",
         next_action="lengthen the stabilisation window beyond a start, or choose a metric that "
         "more replicas do not change",
     )

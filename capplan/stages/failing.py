@@ -40,8 +40,8 @@ def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> Failure:
     if the plan states one or the fault states none.
     """
     plan = scenario.stages
-    pool = scenario.pool(plan.failed_pool)
-    stated = _stated(scenario, pool)
+    stated = _stated(scenario, scenario.pool(plan.failed_pool))
+    pool = scenario.pool(stated.get("pool") or plan.failed_pool)
     fault = {k: v for k, v in stated.items() if k not in OF_LAW} | {"at_s": at_s}
     if plan.failure == "model_reload":
         return _reload(fault, pool, at_s)
@@ -52,7 +52,8 @@ def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> Failure:
     fault[length] = lasts_s
     ends_s = at_s + lasts_s
     if "restart_s" in fault and "detect_s" in fault:
-        ends_s = min(ends_s, at_s + fault["detect_s"] + fault["restart_s"])
+        noticed_s = at_s + fault["detect_s"]
+        ends_s = ends_s if ends_s <= noticed_s else noticed_s + fault["restart_s"]
     return Failure(fault=fault, ends_s=ends_s, note=_note(fault, pool, ends_s - at_s))
 
 
@@ -93,8 +94,10 @@ def _reload(fault: dict[str, Any], pool: Pool, at_s: float) -> Failure:
 
 def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
     name = str(fault.get("pool") or pool.name)
-    count = fault.get("count", 1)
+    count = min(fault.get("count", 1), pool.most_replicas)
     some = f"{'one' if count == 1 else count} of {counted(pool.replicas, f'{name} replica')}"
+    if pool.is_elastic:  # how many there are then is not known
+        some = counted(count, f"{name} replica")
     told = {
         "crash": f"{some} away",
         "hang": f"{some} hanging",

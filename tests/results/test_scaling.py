@@ -87,7 +87,14 @@ def test_a_number_that_turns_with_the_load_does_not_flap(make_run, served, elast
     comes = entered("llm-2", (70, "asked"), (70, "provisioning"), (80, "up"))
     run = make_run(rows, scenario=elastic, timeline=[*FIRST, *goes, *comes])
     assert scaling_summary(run)["llm"]["turns"] == 2
-    assert ("flapping" in {f.rule for f in scaling_findings(run)}) == flaps
+    found = [f for f in scaling_findings(run) if f.rule == "flapping"]
+    assert len(found) == flaps
+    if flaps:
+        assert (found[0].value, found[0].limit) == (1.0, 0.0)
+        assert found[0].evidence == (
+            "the wanted number turned 2 times, 1 of them back within 600 s of the turn before "
+            "though the load was the same: first at 70 s, fastest after 10 s"
+        )
 
 
 def test_a_run_that_tells_no_phases_has_no_lives_and_an_unknown_cost(make_run, served, elastic):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from capplan.results import check_books, headline, per_request
+from capplan.results.cost import class_cost_usd, cost_usd
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
@@ -108,6 +109,18 @@ def test_what_the_gateway_answers_costs_the_accelerator_nothing(cached, trace_of
     busy = result.timeline.query("metric == 'busy_fraction' and replica == 'llm-0'")
     spans = np.diff([*busy["time_s"], result.duration_s])
     assert float(busy["value"] @ spans) == pytest.approx(3.0)
+
+
+def test_what_the_gateway_answers_is_no_part_of_what_its_class_costs(cached, trace_of):
+    classes = [{"name": "known", "response_cached_fraction": 0.8}, {"name": "new"}]
+    pool = {"price_usd_per_accelerator_hour": 3.6}
+    names = np.where(np.arange(2000) % 2, "known", "new")
+    trace = trace_of(np.arange(2000) * 0.5, request_class=names)
+    result = run(cached(classes=classes, pool=pool), trace)
+    table = per_request(result)
+    known, new = (class_cost_usd(result, table, name) for name in ("known", "new"))
+    assert known + new == pytest.approx(cost_usd(result))
+    assert known / new == pytest.approx(0.2, abs=0.05)
 
 
 def test_without_a_response_cache_its_figures_are_unknown(build, dynamic, trace_of):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capplan.scenario.files import DataError
+from capplan.scenario.files import DataError, with_values
 from capplan.stages import run_stages
 from capplan.stages.failing import failure_of, generator_limits
 
@@ -49,6 +49,25 @@ def test_each_kind_of_fault_strikes_and_is_retested(single_server, kind, note, b
     assert failure.run.scenario.faults[0].kind == kind
     assert not retest.breaks
     assert failure.end_s <= retest.start_s
+
+
+def test_a_fault_of_another_pool_is_told_with_the_replicas_of_that_pool(single_server):
+    crash = {"kind": "crash", "at_s": 3.0, "pool": "other", "count": 9}
+    scenario = made(single_server, "crash", plan={"down_s": 60.0})
+    pools = [*scenario.model_dump(mode="json", exclude_unset=True)["pools"]]
+    pools += [pools[0] | {"name": "other", "replicas": 5}]
+    scenario = with_values(scenario, {"pools": pools, "faults": [crash]})
+    note = failure_of(scenario, at_s=100.0, down_s=60.0).note
+    assert note == "5 of 5 other replicas away for 60 s"
+
+
+@pytest.mark.parametrize(("for_s", "ends_s"), [(4.0, 104.0), (7.0, 115.0), (99.0, 115.0)])
+def test_a_hang_ends_by_itself_before_it_is_noticed_or_with_the_restart(
+    single_server, for_s, ends_s
+):
+    hang = {"kind": "hang", "at_s": 3.0, "for_s": for_s, "detect_s": 5.0, "restart_s": 10.0}
+    scenario = made(single_server, "hang", plan={"down_s": None}, faults=[hang])
+    assert failure_of(scenario, at_s=100.0, down_s=60.0).ends_s == ends_s
 
 
 def test_a_fault_of_the_scenario_says_how_it_strikes(single_server):
