@@ -98,7 +98,7 @@ def _print(document: Mapping[str, Any], out: str) -> None:
         for s in document["stages"]
     ]
     print_table(rows, ["stage", "load (1/s)", "goodput (1/s)", "counts", "breaks first", "note"])
-    sys.stdout.write(f"\n{_degradation(document['first_degradation'])}\n{_knee(document)}\n")
+    sys.stdout.write(f"\n{_degradation(document)}\n{_knee(document)}\n")
     if document["client_limit_rps"] is not None:
         load = document["client_limit_rps"]
         sys.stdout.write(f"the client's own limit: it could not send {load:.4g}/s\n")
@@ -134,7 +134,10 @@ def _print_replications(found: Mapping[str, Any]) -> None:
     print_table(rows, ["over replications", "mean (1/s)", "from", "to", "found in"])
 
 
-def _degradation(point: Mapping[str, Any] | None) -> str:
+def _degradation(document: Mapping[str, Any]) -> str:
+    point = document["first_degradation"]
+    if point is None and not document["acceptable_load"]:
+        return "first degradation: unknown, no ramp was run"
     if point is None:
         return "first degradation: none of the loads breaks a promise"
     limit = point["limit"]
@@ -147,6 +150,8 @@ def _degradation(point: Mapping[str, Any] | None) -> str:
 
 def _knee(document: Mapping[str, Any]) -> str:
     knee = document["knee"]
+    if knee is None and not document["acceptable_load"]:
+        return "knee: unknown, no ramp was run"
     if knee is None or knee["load_rps"] is None:
         return f"knee: none{'' if knee is None else ', ' + knee['reason']}"
     low, high = knee["interval"]

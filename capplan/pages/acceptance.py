@@ -288,8 +288,11 @@ def rule_table(found: Acceptance) -> pd.DataFrame:
 def degradation_said(found: Acceptance) -> str:
     """Return where it first degrades, in a sentence."""
     point = found.first_degradation
+    if point is None and found.ramp is None:
+        return "No ramp was run, so at which load a promise first breaks is unknown."
     if point is None:
-        top = max((s.load_rps for s in found.ramp.steps), default=math.nan) if found.ramp else None
+        steps = () if found.ramp is None else found.ramp.steps
+        top = max((s.load_rps for s in steps), default=math.nan)
         return f"No promise is broken up to {told(top, '_rps')}."
     sure = f"beyond doubt from {told(point.high_rps, '_rps')}"
     if math.isinf(point.high_rps):
@@ -306,6 +309,8 @@ def degradation_said(found: Acceptance) -> str:
 def knee_said(found: Acceptance) -> str:
     """Return where the knee is, in a sentence."""
     knee = found.knee
+    if knee is None and found.ramp is None:
+        return "No ramp was run, so where the knee is, is unknown."
     if knee is None or math.isnan(knee.load_rps):
         return "The curve has no knee in the range of the ramp."
     return (

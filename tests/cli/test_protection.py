@@ -46,3 +46,11 @@ def test_the_console_tells_what_opened_and_how_many_answers_it_cost(call):
     assert "of these degraded" not in quiet
     [line] = [one for one in quiet.splitlines() if one.split()[:1] == ["overfull"]]
     assert line.split()[1:] == ["llm", "0", "0", "never"]
+
+
+def test_stages_without_a_ramp_say_that_the_first_degradation_is_unknown(capsys, tmp_path):
+    short = ["--set", "stages.soak_s=30", "--set", "traffic.duration_s=30"]
+    assert main(["stages", "drills/tenant-quota", "--out", str(tmp_path / "run"), *short]) == 0
+    told = capsys.readouterr().out
+    assert "first degradation: unknown, no ramp was run" in told
+    assert "knee: unknown, no ramp was run" in told

@@ -106,3 +106,9 @@ def test_rules_that_do_not_apply_stand_below_the_others(plain):
 
 def test_one_ramp_does_not_tell_how_far_its_loads_depend_on_chance(plain):
     assert "One ramp was run" in acceptance.acceptable_said(plain)
+
+
+def test_without_a_ramp_no_load_is_said_to_keep_every_promise(plain):
+    assert plain.ramp is None
+    assert "unknown" in acceptance.degradation_said(plain)
+    assert "unknown" in acceptance.knee_said(plain)
