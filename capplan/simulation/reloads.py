@@ -41,8 +41,10 @@ class Reload:
 
     def start(self) -> None:
         """Take the first replicas out of routing."""
-        for _ in range(min(self._rules.max_unavailable, len(self._left))):
-            self._away += 1
+        self._away = min(self._rules.max_unavailable, len(self._left))
+        if not self._away:
+            self._over()
+        for _ in range(self._away):
             self._next()
 
     def _next(self) -> None:

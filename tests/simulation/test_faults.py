@@ -5,10 +5,13 @@ import pytest
 
 from capplan.results import check_books, headline
 from capplan.results.segments import segments
+from capplan.scenario import ModelReload
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.simulation.clock import Rank
+from capplan.simulation.outages import Outages
+from capplan.simulation.reloads import Reload
 from capplan.simulation.run import _Run
 from capplan.statistics import replication_mean
 from capplan.traffic.trace import from_frame
@@ -261,6 +264,23 @@ def test_a_rolling_reload_takes_replicas_one_after_the_other(single_queue, trace
     replicas = metric(run(at_once, trace_of([0.0, 20.0])), "replicas", "llm")
     assert set(replicas[(replicas.index >= 1.0) & (replicas.index < 3.0)]) == {1}
     assert set(replicas[replicas.index >= 3.0]) == {3}
+
+
+@pytest.mark.parametrize("replicas", [0, 3])
+def test_a_reload_that_finds_nobody_to_load_is_over_once(single_queue, trace_of, replicas):
+    """All three are down, or none is there: by law it would multiply, or never return."""
+    reload = {"kind": "model_reload", "at_s": 0.0, "load_s": 1.0}
+    scenario = single_queue(3, faults=[reload])
+    played = _Run(scenario, trace_of([0.0]), seed=0, replication=0)
+    pool = played.pools["llm"]
+    for replica in list(pool.replicas[replicas:]):
+        pool.remove(replica)
+    pool.stop(pool.replicas)
+    over = []
+    rules = ModelReload(at_s=0.0, load_s=1.0, max_unavailable=2)
+    outages = Outages(pool, loader=None, clock=played.clock)
+    Reload(pool, rules, outages=outages, clock=played.clock, over=lambda: over.append(True)).start()
+    assert over == [True]
 
 
 @pytest.mark.parametrize(
