@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """By how much every step takes longer: 2 = twice as long."""
 
+LEAST_MTBF_S = 1e-3
+"""Below it a unit that others keep from working would be looked at too often to get anywhere."""
+
 
 class Occurrence(Part):
     """When something goes wrong: once, or by a mean time between failures."""
@@ -33,7 +36,7 @@ class Occurrence(Part):
 
     at_s: Seconds | None = None
     """When it strikes, s; None = by ``mtbf_s``."""
-    mtbf_s: PositiveSeconds | None = None
+    mtbf_s: Annotated[float, Field(ge=LEAST_MTBF_S, allow_inf_nan=False)] | None = None
     """Mean time of operation between two failures of the same unit, s."""
     mttr_s: PositiveSeconds | None = None
     """Mean time until it is over, s; None = the kind's own fixed time."""
