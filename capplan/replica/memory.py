@@ -13,8 +13,9 @@ own: the constants below come from other servers' start-up logs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from capplan.catalog import (
     BYTES,
@@ -29,6 +30,8 @@ from capplan.catalog import (
 )
 from capplan.scenario import ContinuousBatching, Pool
 from capplan.schema import DataError
+
+T = TypeVar("T")
 
 GIB = 2**30
 
@@ -250,7 +253,7 @@ def model_of(pool: Pool) -> Model:
         return model_from_mapping(pool.hf_config, name=name, where=f"{where}, hf_config")
     if pool.model is None:
         raise DataError("a model, to derive memory or step time", where=where, field="model")
-    return model(pool.model)
+    return _named(model, pool.model, pool)
 
 
 def accelerator_of(pool: Pool) -> Accelerator:
@@ -261,7 +264,16 @@ def accelerator_of(pool: Pool) -> Accelerator:
             where=f"pool {pool.name}",
             field="accelerator",
         )
-    return accelerator(pool.accelerator)
+    return _named(accelerator, pool.accelerator, pool)
+
+
+def _named(look_up: Callable[[str], T], name: str, pool: Pool) -> T:
+    """Return what has that name; a DataError that names no file names the pool."""
+    try:
+        return look_up(name)
+    except DataError as err:
+        where = err.where or f"pool {pool.name}"
+        raise DataError(err.rule, where=where, field=err.field, value=err.value) from err
 
 
 def _kv_bytes_per_layer(found: Model, dtype: Dtype | None, tensor_parallel: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import date
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,22 @@ def with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
 def validate(data: Mapping[str, Any], *, where: object) -> Scenario:
     """Check raw data and return the scenario; every broken rule is in the one error."""
     try:
-        return Scenario.model_validate_json(json.dumps(written_out(data, where=where)))
+        text = json.dumps(written_out(data, where=where), default=_date)
+        return Scenario.model_validate_json(text)
     except ValidationError as err:
         raise _data_error(err, data, where) from err
     except DataError:
         raise
     except (TypeError, ValueError) as err:
         raise DataError(str(err), where=where) from err
+
+
+def _date(value: Any) -> str:
+    """Return what YAML took for a date as it was written; TypeError for anything else."""
+    if isinstance(value, date):
+        return value.isoformat()
+    msg = f"texts, numbers, lists and mappings, got {type(value).__name__}"
+    raise TypeError(msg)
 
 
 def read_yaml(path: Path) -> Any:
@@ -220,8 +230,19 @@ def _data_error(err: ValidationError, data: Any, where: object) -> DataError:
         _rule(first) + more,
         where=where,
         field=_field(first["loc"], data) or None,
-        value=... if first["type"] == "missing" or not first["loc"] else first["input"],
+        value=first["input"] if _shows_value(first) else ...,
     )
+
+
+def _shows_value(error: Any) -> bool:
+    """Return whether the value adds to the rule: a whole part does not, if the rule says it."""
+    told = isinstance(error["input"], dict) and ", got " in error["msg"]
+    return error["type"] != "missing" and bool(error["loc"]) and not told
+
+
+def _is_kind(part: int | str, data: Any) -> bool:
+    """Return whether the last part of an error's path is only the kind of what is in error."""
+    return isinstance(data, dict) and data.get("kind") == part
 
 
 def _told_once(errors: list[Any]) -> list[Any]:
@@ -237,6 +258,8 @@ def _told_once(errors: list[Any]) -> list[Any]:
 
 
 def _rule(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "a field that there is (capplan schema lists them)"
     text = str(error["msg"]).removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
@@ -250,7 +273,7 @@ def _field(loc: tuple[int | str, ...], data: Any) -> str:
             data = data[part]
             named = data.get("name") if isinstance(data, dict) else None
             path.append(str(named or part))
-        elif inside or i == len(loc) - 1:
+        elif inside or (i == len(loc) - 1 and not _is_kind(part, data)):
             path.append(str(part))
             data = data[part] if inside else None
     return ".".join(path)

@@ -184,6 +184,13 @@ def test_missing_model_accelerator_and_other_batching_are_told_apart():
         kv_blocks(Pool(name="p", batching=DynamicBatching(service=ServiceLaw(base_s=1))))
 
 
+@pytest.mark.parametrize("field", ["model", "accelerator"])
+def test_a_name_that_nothing_has_is_told_with_its_pool(field):
+    unknown = pool(**{"model_name" if field == "model" else field: "Z900"})
+    with pytest.raises(DataError, match=rf"^pool llm: {field}: .*, got 'Z900'$"):
+        kv_blocks(unknown)
+
+
 def test_sequences_at_once_follow_the_length_quantile():
     lengths = [100] * 90 + [8000] * 10
     small = pool(kv_blocks=1000, block_size=16)

@@ -1,5 +1,7 @@
 """Scenario files: what is read, varied, written; and the one error for what breaks a rule."""
 
+from datetime import date
+
 import pytest
 
 from capplan.scenario.files import (
@@ -41,7 +43,9 @@ def test_values_are_set_by_name_and_by_index(benchmark_scenario):
     [
         ({"pools.llm.batching.max_num_seqs": 0}, "pools.llm.batching.max_num_seqs: input should"),
         ({"pools.x.replicas": 1}, "pools.x.replicas: 'x' to be one of llm"),
-        ({"gatewy": 1}, "gatewy: extra inputs are not permitted, got 1"),
+        ({"gatewy": 1}, "gatewy: a field that there is (capplan schema lists them), got 1"),
+        ({"replicas": date(2026, 1, 1)}, "replicas: input should be a valid integer, got"),
+        ({"faults": [{"kind": "hang"}]}, "faults.0: at_s (once) or mtbf_s (again and again), got"),
         ({"replicas": "three"}, "pools.llm.replicas: input should be a valid integer, got 'three'"),
         ({"traffic.shape": {"kind": "replay"}}, "shape replay needs a trace"),
         ({"default_class": "x"}, "default_class: 'x' is none of benchmark"),
@@ -56,6 +60,13 @@ def test_an_error_names_scenario_field_rule_and_value(benchmark_scenario, values
         with_values(benchmark_scenario, values)
     assert str(caught.value).startswith("benchmark: ")
     assert said in str(caught.value)
+
+
+def test_a_rule_that_says_what_it_got_is_not_followed_by_the_whole_part(benchmark_scenario):
+    hedge = {"after_s": 1.0, "after_quantile": 0.95}
+    with pytest.raises(DataError) as caught:
+        with_values(benchmark_scenario, {"classes.benchmark.hedge": hedge})
+    assert str(caught.value).endswith("exactly one of after_s and after_quantile, got 1.0 and 0.95")
 
 
 @pytest.mark.parametrize(
