@@ -84,6 +84,8 @@ def class_cost_usd(result: RunResult, table: pd.DataFrame, name: str) -> float:
     """
     pool = result.scenario.pool_of(name)
     classes = served_by(result.scenario, pool)
+    if classes == [name]:
+        return cost_usd(result, pools=(pool,))
     tokens = table[["prompt_tokens", "output_tokens", "wasted_tokens"]].to_numpy(
         np.float64, na_value=np.nan
     )

@@ -123,6 +123,13 @@ def test_what_the_gateway_answers_is_no_part_of_what_its_class_costs(cached, tra
     assert known / new == pytest.approx(0.2, abs=0.05)
 
 
+def test_a_class_alone_pays_for_its_pool_though_the_gateway_answers_all(cached, trace_of):
+    classes = [{"name": "known", "response_cached_fraction": 1.0}]
+    pool = {"price_usd_per_accelerator_hour": 3.6}
+    result = run(cached(classes=classes, pool=pool), trace_of([0.0, 10.0]))
+    assert class_cost_usd(result, per_request(result), "known") == cost_usd(result) > 0
+
+
 def test_without_a_response_cache_its_figures_are_unknown(build, dynamic, trace_of):
     result = run(build(batching=dynamic(1.0)), trace_of([0.0, 2.0]))
     figures = headline(result)
