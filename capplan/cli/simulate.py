@@ -106,6 +106,8 @@ def _print(document: Mapping[str, Any], out: str | None) -> None:
 
 def _breaker(entry: Mapping[str, Any]) -> list[Any]:
     """Return what a breaker did; one that never opened has no first time, which is known."""
+    if entry["impossible"]:
+        entry = {**entry, "pool": f"none: {entry['impossible']}"}
     row = spread(entry, ("rule", "pool", "opened", "open_s", "first_open_s"))
     return row if row[2] else [*row[:-1], "never"]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.results.run import RunResult
+from capplan.scenario.placements import placements
 
 LAYER = "breakers"
 """Layer of the timeline's rows about breakers; ``replica`` is ``rule@pool``."""
@@ -63,14 +64,26 @@ def open_spans(result: RunResult) -> dict[tuple[str, str], list[tuple[float, flo
 
 
 def breaker_figures(result: RunResult) -> list[dict[str, Any]]:
-    """Return for each rule in each pool how often and for how long it was open."""
-    return [
+    """Return for each rule in each pool how often and for how long it was open.
+
+    A rule that can act in no pool stands there once, without a pool and with the reason.
+    """
+    figures = [
         {
             "rule": rule,
             "pool": pool,
             "opened": len(spans),
             "open_s": sum((end - start for start, end in spans), 0.0),
             "first_open_s": spans[0][0] if spans else np.nan,
+            "impossible": None,
         }
         for (rule, pool), spans in open_spans(result).items()
     ]
+    placed = {figure["rule"] for figure in figures}
+    nowhere = {
+        breaker.name: why
+        for breaker, _, why in placements(result.scenario.breakers, result.scenario.pools)
+        if breaker.name not in placed
+    }
+    idle = {"pool": None, "opened": 0, "open_s": 0.0, "first_open_s": np.nan}
+    return figures + [{"rule": name, **idle, "impossible": why} for name, why in nowhere.items()]

@@ -17,9 +17,7 @@ from capplan.scenario.part import (
 )
 from capplan.scenario.readings import (
     LATENCIES,
-    LatencyName,
-    LevelName,
-    RateName,
+    MetricName,
     check_samples,
 )
 
@@ -113,7 +111,7 @@ class ScalingMetric(Part):
     Source: Kubernetes, API reference "HorizontalPodAutoscaler v2", MetricSpec and MetricTarget.
     """
 
-    metric: LevelName | RateName | LatencyName
+    metric: MetricName
     source: Literal["pods", "resource", "external"] = "pods"
     target_type: Literal["AverageValue", "Value", "Utilization"] = "AverageValue"
     target: Annotated[float, Field(gt=0, allow_inf_nan=False)]

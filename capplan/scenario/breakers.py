@@ -25,9 +25,7 @@ from capplan.scenario.part import (
 from capplan.scenario.readings import (
     LATENCIES,
     OF_GATEWAY,
-    LatencyName,
-    LevelName,
-    RateName,
+    MetricName,
     check_samples,
 )
 
@@ -45,7 +43,7 @@ class Watch(Part):
     in the last ``window_s``. What is not measured is over no limit.
     """
 
-    metric: LevelName | RateName | LatencyName
+    metric: MetricName
     of: Literal["pool", "gateway"] = "pool"
     above: Threshold | None = None
     below: Threshold | None = None

@@ -8,6 +8,15 @@ from pydantic import Field, model_validator
 
 from capplan.scenario.part import Count, Part, PositiveSeconds, Quantile, Seconds
 
+REASONS = (
+    *("rate_limit", "token_limit", "request_too_large", "quota_exhausted", "prompt_too_long"),
+    *("final_retry", "retry_budget", "queue_full", "queue_timeout", "wait_limit", "displaced"),
+    *("reclaimed", "breaker", "connection_refused", "connections_per_caller", "max_model_len"),
+    *("kv_capacity", "poisoned", "poisoned_batch", "crash", "restart", "reload", "unreachable"),
+    *("scaled_down", "attempt_timeout"),
+)
+"""Why an attempt ends that could be tried again, up to the colon before the name of a limit."""
+
 
 class RetryBudget(Part):
     """What all callers of a class together may send beyond first attempts.
@@ -58,6 +67,14 @@ class Retry(Part):
     """The caller waits no longer than this because of a Retry-After, s; None = as it says."""
     budget: RetryBudget | None = None
     """None = as many retries as the other limits allow."""
+
+    @model_validator(mode="after")
+    def _reasons_are_known(self) -> Retry:
+        for reason in self.never_on_reason:
+            if reason.partition(":")[0] not in REASONS:
+                msg = f"never_on_reason: one of {', '.join(REASONS)}, got {reason!r}"
+                raise ValueError(msg)
+        return self
 
     def ends_on(self, reason: str) -> bool:
         """Return whether a reason is one of those that are final to this caller.

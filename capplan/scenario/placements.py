@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from capplan.scenario.breakers import Action, Breaker, Route, ShrinkBatch, StartStandby
+from capplan.scenario.part import origin
 from capplan.scenario.pools import Pool
 
 
@@ -24,10 +25,19 @@ def placements(
                 yield breaker, pool, impossible(breaker, pool, by_name)
 
 
+def is_bundled(breaker: Breaker) -> bool:
+    """Return whether a rule's limit is marked as a default: bundled rules are for any pool."""
+    when = breaker.when
+    return origin(when, "below" if when.above is None else "above") == "default"
+
+
 def mistakes(
     breakers: Collection[Breaker], pools: Mapping[str, Pool], classes: Collection[str]
 ) -> Iterator[str]:
-    """Yield what is wrong with the rules of a scenario: names that nothing has, and impossible."""
+    """Yield what is wrong with the rules of a scenario: names that nothing has, and impossible.
+
+    A rule that can act in no pool is a mistake, unless it is a bundled one.
+    """
     for breaker in breakers:
         path = f"breakers.{breaker.name}"
         named = [("pool", breaker.pool, pools)]
@@ -39,8 +49,8 @@ def mistakes(
         if wrong:
             continue
         where = pools.values() if breaker.pool is None else (pools[breaker.pool],)
-        told = [impossible(breaker, pool, pools) for pool in where]
-        if breaker.pool is not None and told[0]:
+        told = [why for pool in where if (why := impossible(breaker, pool, pools))]
+        if len(told) == len(where) and not (breaker.pool is None and is_bundled(breaker)):
             yield f"{path}.then: {told[0]}"
     yield from _tiers_without_a_lower(breakers, pools)
 

@@ -33,6 +33,9 @@ RateName = Literal[
 LatencyName = Literal["ttft_s", "e2e_s", "tpot_s"]
 """What the callers of the last seconds saw, at a quantile."""
 
+MetricName = Literal[LevelName, RateName, LatencyName]
+"""Anything that a rule can read."""
+
 LEVELS: tuple[str, ...] = get_args(LevelName)
 RATES: tuple[str, ...] = get_args(RateName)
 LATENCIES: tuple[str, ...] = get_args(LatencyName)

@@ -33,6 +33,15 @@ def test_degraded_answers_and_breakers_are_in_the_document(call):
     assert good == pytest.approx(found["outcomes"]["succeeded"] - found["degraded"])
 
 
+def test_a_bundled_rule_that_can_act_in_no_pool_says_why(call):
+    assert "none: start_standby needs pools.llm.standby" in call("--set", "breakers=tiered-default")
+    found = json.loads(call("--set", "breakers=tiered-default", "--json"))
+    [idle] = [rule for rule in found["breakers"] if rule["rule"] == "standby"]
+    assert (idle["pool"], idle["opened"]) == (None, 0)
+    assert idle["impossible"] == "start_standby needs pools.llm.standby"
+    assert {rule["impossible"] for rule in found["breakers"]} - {idle["impossible"]} == {None}
+
+
 def test_without_breakers_the_document_has_the_same_keys(call):
     found = json.loads(call("--json"))
     assert (found["breakers"], found["degraded"]) == ([], 0)

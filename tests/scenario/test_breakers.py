@@ -90,6 +90,29 @@ def test_what_a_watch_would_ignore_or_never_know_is_an_error(when, said):
         load_scenario("benchmark", values={"breakers": [OWN | {"when": when | {"above": 1.0}}]})
 
 
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ({"kind": "start_standby"}, "start_standby needs pools.llm.standby"),
+        (
+            {"kind": "shrink_batch", "max_batch_size": 3},
+            "max_batch_size is none of the limits of continuous batching in pool llm",
+        ),
+    ],
+)
+@pytest.mark.parametrize("pool", [None, "llm"])
+def test_a_rule_that_can_act_nowhere_is_an_error(action, said, pool):
+    with pytest.raises(DataError, match=f"breakers.own.then: {said}"):
+        load_scenario("benchmark", values={"breakers": [OWN | {"then": [action], "pool": pool}]})
+
+
+def test_an_unknown_metric_is_told_once():
+    rule = OWN | {"when": {"metric": "latency", "above": 1.0}}
+    with pytest.raises(DataError, match=r"own\.when\.metric: input should be") as caught:
+        load_scenario("benchmark", values={"breakers": [rule]})
+    assert "more" not in str(caught.value)
+
+
 def test_an_unknown_set_names_those_that_there_are():
     with pytest.raises(DataError, match=r"breakers: a list of rules, or the name .* got 'tiered'"):
         load_scenario("benchmark", values={"breakers": ["tiered"]})

@@ -79,7 +79,7 @@ FIELDS = [
     (
         StartStandby,
         "ready_at_most_s",
-        {f"{G}.then": STANDBY, f"{G}.pool": None},
+        {f"{G}.then": STANDBY, f"{G}.pool": None, f"{G}.when.origins": {"above": "default"}},
         (f"{G}.then.0.ready_at_most_s", 0.1),
     ),
     (ShrinkBatch, "max_num_seqs", {f"{G}.then": SHRINK}, (f"{G}.then.0.max_num_seqs", 1)),

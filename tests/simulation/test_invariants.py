@@ -19,6 +19,7 @@ from capplan.replica.fast import FastEngine
 from capplan.replica.prefix import PrefixCache
 from capplan.results.books import books, check_books
 from capplan.results.segments import segments
+from capplan.scenario.callers import REASONS
 from capplan.simulation import simulate, simulate_many
 from capplan.simulation.admission import GuardedGateway
 from capplan.simulation.fleet import ALIVE
@@ -65,6 +66,8 @@ def books_balance(result):
     assert sorted(first["request_id"]) == sorted(result.trace.frame["request_id"])
     assert (log["wasted_tokens"][log["outcome"] == "succeeded"] == 0).all()
     assert (log["wasted_tokens"] >= 0).all()
+    known = {*REASONS, "deadline", "hedge_lost"}
+    assert set(log["reason"].dropna().str.partition(":")[0]) <= known
 
 
 def segments_add_up(log):

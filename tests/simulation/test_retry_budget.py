@@ -139,6 +139,7 @@ def test_the_second_wave_is_on_the_timeline(build, trace_of, play):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
+        ({"never_on_reason": ["rate_limits"]}, "never_on_reason: one of rate_limit, .*rate_limits"),
         ({"budget": {"fraction": -0.1}}, "fraction"),
         ({"budget": {"ttl_s": 0.0}}, "ttl_s"),
         ({"budget": {"per": "user"}}, "per"),

@@ -37,6 +37,10 @@ def faults():
     )  # fmt: skip
 
 
+BUNDLED = {"above": "default", "below": "default"}
+"""A rule of a bundled set may stand where it can act in no pool."""
+
+
 def breakers(index):
     """Return a rule of every kind of metric and action; where it can't act, it does not."""
     classes = st.sampled_from([[], [], ["chat"], ["embed"]])
@@ -49,6 +53,7 @@ def breakers(index):
         {"metric": "e2e_s", "quantile": 0.5, "min_samples": 2, "window_s": 1.0, "above": 0.1},
         {"metric": "fragmentation_fraction", "above": 0.05},
     ]
+    watched = [one | {"origins": BUNDLED} for one in watched]
     action = st.one_of(
         st.fixed_dictionaries({"kind": st.sampled_from(["pause_and_compact", "start_standby"])}),
         st.sampled_from(
