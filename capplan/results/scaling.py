@@ -175,7 +175,8 @@ def _waiting(length: int | None, held: int | None, batch: int) -> float:
 
 def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
     """Find the wanted number turning twice within :data:`FLAP_S` though the load had not."""
-    at = turns(wanted_changes(result, pool.name))
+    changes = wanted_changes(result, pool.name)
+    at = turns(changes)
     arrivals = _arrivals(result, pool)
     flaps = [
         (one, two)
@@ -188,15 +189,24 @@ def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
     yield ScalingFinding(
         rule="flapping",
         pool=pool.name,
-        field=f"pools.{pool.name}.autoscaler.behavior.scale_down.stabilization_window_s",
+        field=f"pools.{pool.name}.autoscaler.{_holds_back(pool, changes)}",
         value=float(len(flaps)),
         limit=0.0,
         evidence=f"the wanted number turned {counted(len(at), 'time')}, {len(flaps)} of them back "
         f"within {FLAP_S:g} s of the turn before though the load was the same: first at "
         f"{flaps[0][1]:.6g} s, fastest after {fastest_s:.4g} s",
-        next_action="lengthen the stabilisation window beyond a start, or choose a metric that "
-        "more replicas do not change",
+        next_action="make it longer than a start takes, or choose a metric that more replicas do "
+        "not change",
     )
+
+
+def _holds_back(pool: Pool, changes: Sequence[tuple[float, int]]) -> str:
+    """Return the field of an autoscaler that says how long it waits before there are fewer."""
+    wanted = np.cumsum([pool.replicas, *(change for _, change in changes)])
+    to_zero = pool.autoscaler is not None and pool.autoscaler.event_driven is not None
+    if to_zero and (wanted == 0).any():
+        return "event_driven.cooldown_s"
+    return "behavior.scale_down.stabilization_window_s"
 
 
 def _arrivals(result: RunResult, pool: Pool) -> np.ndarray:
