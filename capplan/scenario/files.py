@@ -260,6 +260,10 @@ def _told_once(errors: list[Any]) -> list[Any]:
 def _rule(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return "a field that there is (capplan schema lists them)"
+    if error["type"] == "union_tag_not_found":
+        return f"a field {error['ctx']['discriminator']}, which says what it is"
+    if error["type"] == "union_tag_invalid":
+        return f"a {error['ctx']['discriminator']} of {error['ctx']['expected_tags']}"
     text = str(error["msg"]).removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 600
 FIRST_SAMPLES = 300
 LEAST = 1e-9
-"""What a total grows by less than is rounding: of moments that differ by nothing."""
+"""A total that others are divided by and that grows by less has not grown, but for rounding."""
 STATUSES = (400, 429, 502, 503)
 
 Reading = Callable[[], float]
@@ -258,7 +258,8 @@ def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
     grown, by = np.diff(read[0]), np.diff(at if track.per_column is None else read[1])
     # a step that was cut short or sped up takes back what was booked when it began: no mean then
     means = np.full(len(grown), np.nan)
-    np.divide(grown, by, out=means, where=(by > LEAST) & (grown >= 0))
+    least = 0.0 if track.per_column is None else LEAST
+    np.divide(grown, by, out=means, where=(by > least) & (grown >= 0))
     return label, np.append(at[:-1], gone), np.append(means, np.full(len(gone), np.nan))
 
 

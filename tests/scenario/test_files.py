@@ -46,6 +46,11 @@ def test_values_are_set_by_name_and_by_index(benchmark_scenario):
         ({"gatewy": 1}, "gatewy: a field that there is (capplan schema lists them), got 1"),
         ({"replicas": date(2026, 1, 1)}, "replicas: input should be a valid integer, got"),
         ({"faults": [{"kind": "hang"}]}, "faults.0: at_s (once) or mtbf_s (again and again), got"),
+        (
+            {"traffic.shape": {"kind": "x"}},
+            "traffic.shape: a 'kind' of 'replay', 'closed', 'steady'",
+        ),
+        ({"traffic.shape": {}}, "traffic.shape: a field 'kind', which says what it is, got {}"),
         ({"replicas": "three"}, "pools.llm.replicas: input should be a valid integer, got 'three'"),
         ({"traffic.shape": {"kind": "replay"}}, "shape replay needs a trace"),
         ({"default_class": "x"}, "default_class: 'x' is none of benchmark"),
