@@ -11,7 +11,7 @@ from capplan.budget.results import ClassBudget
 from capplan.budget.service import PoolService
 from capplan.budget.shares import divide
 from capplan.scenario import LinearStep, Origin, RequestClass, Scenario, origin
-from capplan.scenario.pools import ContinuousBatching
+from capplan.scenario.continuous import ContinuousBatching
 
 LOWEST, HIGHEST = 0.01, 0.999
 """Range in which a feasible quantile is looked for."""

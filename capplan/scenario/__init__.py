@@ -67,6 +67,7 @@ from capplan.scenario.closed import (
     LognormalThink,
     Think,
 )
+from capplan.scenario.continuous import ContinuousBatching
 from capplan.scenario.faults import (
     Crash,
     Fault,
@@ -98,7 +99,6 @@ from capplan.scenario.orders import FairShare, LengthBuckets, Weight
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
 from capplan.scenario.placements import mistakes
 from capplan.scenario.pools import (
-    ContinuousBatching,
     DynamicBatching,
     Pool,
     ServiceLaw,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from capplan.scenario.continuous import ContinuousBatching
 from capplan.scenario.faults import NodeLoss
 from capplan.scenario.layers import Queue
-from capplan.scenario.pools import ContinuousBatching, Pool
+from capplan.scenario.pools import Pool
 from capplan.scenario.traffic import LongOutputs
 
 if TYPE_CHECKING:

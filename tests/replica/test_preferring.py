@@ -7,7 +7,7 @@ import pytest
 from capplan.replica.fast import unsupported
 from capplan.replica.job import Job
 from capplan.replica.preferring import PreferringEngine, continuous_engine
-from capplan.scenario.pools import ContinuousBatching
+from capplan.scenario.continuous import ContinuousBatching
 
 
 class OneSecond:
@@ -74,6 +74,11 @@ def test_a_share_that_is_whole_sequences_is_not_one_less_by_rounding():
     played.step()
     assert len(played.running()) == 71
     assert batching(reserved=reserved).reserved[0].blocks(100) == 29
+
+
+def test_a_reservation_of_no_place_is_an_error():
+    with pytest.raises(ValueError, match=r"reserved: at least one of max_num_seqs 4, got .* 0.2"):
+        batching(reserved=[{"classes": ["chat"], "fraction": 0.2}])
 
 
 def test_others_leave_the_reserved_places_free():

@@ -278,7 +278,7 @@ CHANGES = {
     Reservation: {
         "classes": (f"{LLM}.reserved.0.classes", ["chat"]),
         "priority_at_most": (f"{LLM}.reserved.0.priority_at_most", 1),
-        "fraction": (f"{LLM}.reserved.0.fraction", 0.2),
+        "fraction": (f"{LLM}.reserved.0.fraction", 0.9),
         "kv_fraction": (f"{LLM}.reserved.0.kv_fraction", 0.8),
     },
     FairShare: {

@@ -96,9 +96,14 @@ def optional():
     )
     by_priority = st.just({"scheduler": {"order": "priority"}, "priority_preemption": True})
     return st.builds(
-        lambda plain, options, order: plain | options | order,
+        lambda plain, options, order: keeping(plain | options | order),
         continuous(), more, st.just({}) | by_priority,
     )  # fmt: skip
+
+
+def keeping(batching):
+    """Return batching that keeps no less than one place: 0.4 of two would be none."""
+    return batching | ({"reserved": []} if batching["max_num_seqs"] * KEPT["fraction"] < 1 else {})
 
 
 def static():
