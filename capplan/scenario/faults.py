@@ -169,8 +169,9 @@ class NodeLoss(Occurrence):
     """A machine stops, and all replicas on it, of whatever pool; they return as after a crash.
 
     The machine is a ``host`` that pools stand on; or number ``node`` (from 0) of those that a
-    ``pool`` fills with ``replicas_per_node`` of its replicas, in order. With ``mtbf_s`` and no
-    ``node``, each of the pool's machines fails by itself.
+    ``pool`` fills with ``replicas_per_node`` of its replicas, in order; those that an autoscaler
+    brings fill the next. With ``mtbf_s`` and no ``node``, each of the pool's machines fails by
+    itself.
     """
 
     fixed: ClassVar[str | None] = "down_s"

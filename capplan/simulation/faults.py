@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from capplan.simulation.caller import Callers
     from capplan.simulation.machine import Machine
     from capplan.simulation.pool import ServingPool
+    from capplan.simulation.replica import Replica
 
 
 def targets(scenario: Scenario, pool: Pool) -> list[Fault]:
@@ -74,7 +75,9 @@ def wire(
             before = isinstance(fault, GeneratorLimit)  # whoever is to be sent in this instant
             clock.at(fault.at_s, Rank.ARRIVE if before else Rank.FAULT, _Once(kind, fault), None)
         else:
-            _Renewals(kind, fault, rng=rng, clock=clock).start(wiring.pool_of(fault))
+            renewals = _Renewals(kind, fault, rng=rng, clock=clock)
+            renewals.start(wiring.pool_of(fault))
+            wiring.watch_machines(fault, renewals)
 
 
 class _Wiring:
@@ -112,6 +115,13 @@ class _Wiring:
             return self._pools[self._scenario.pool(fault.pool).name]
         return None
 
+    def watch_machines(self, fault: Fault, renewals: _Renewals) -> None:
+        """Let the machines that an elastic pool fills later fail as its first ones do."""
+        if isinstance(fault, NodeLoss) and fault.host is None and fault.node is None:
+            rules = self._scenario.pool(fault.pool)
+            pool = self._pools[rules.name]
+            pool.watchers.append(_Machines(pool, _per_node(rules), rules.replicas, renewals))
+
     def kind(self, fault: Fault) -> Kind:
         """Return what a fault does: the one place where the kinds of a scenario become code."""
         if isinstance(fault, GeneratorLimit):
@@ -132,11 +142,43 @@ class _Wiring:
             pools = [p for p in self._scenario.pools if fault.host in p.hosts]
             return [Node([NodePart(self._pools[p.name], on_host(p, fault.host)) for p in pools])]
         rules = self._scenario.pool(fault.pool)
-        numbers = nodes_of(rules)
+        numbers = range(len(nodes_of(rules)))
         if fault.at_s is not None or fault.node is not None:
-            numbers = [numbers[fault.node or 0]]
+            numbers = numbers[fault.node or 0 :][:1]
         pool = self._pools[rules.name]
-        return [Node([NodePart(pool, own.__contains__)]) for own in numbers]
+        return [_machine(pool, number, _per_node(rules)) for number in numbers]
+
+
+def _per_node(rules: Pool) -> int:
+    return rules.replicas_per_node or rules.replicas
+
+
+def _machine(pool: ServingPool, number: int, per_node: int) -> Node:
+    """Return one machine of a pool: so many of its replicas, in the order of their numbers."""
+    own = range(number * per_node, (number + 1) * per_node)
+    return Node([NodePart(pool, own.__contains__)])
+
+
+class _Machines:
+    """Watches a pool for replicas on machines that were not there before."""
+
+    def __init__(
+        self, pool: ServingPool, per_node: int, replicas: int, renewals: _Renewals
+    ) -> None:
+        self._pool = pool
+        self._per_node = per_node
+        self._known = {number // per_node for number in range(replicas)}
+        self._renewals = renewals
+
+    def joined(self, replica: Replica) -> None:
+        """Let the machine of a new replica fail in time, if it is a new one."""
+        number = self._pool.number_of(replica.name) // self._per_node
+        if number not in self._known:
+            self._known.add(number)
+            self._renewals.joined(_machine(self._pool, number, self._per_node))
+
+    def left(self, replica: Replica) -> None:
+        """Do nothing: a machine without replicas loses none."""
 
 
 class _Once:

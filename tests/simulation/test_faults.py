@@ -549,6 +549,20 @@ def test_a_load_without_a_bandwidth_and_a_node_that_is_not_there_are_errors(buil
         simulate(scenario)
 
 
+def test_replicas_that_join_a_machine_are_lost_with_it(single_queue, trace_of):
+    """One replica and its successor stand on the first machine, the third on the second."""
+    scaler = {"min_replicas": 3, "max_replicas": 3}
+    scaler["metrics"] = [{"metric": "in_flight", "target": 1.0}]
+    scenario = single_queue(
+        1,
+        pool={"cold_start_s": 1.0, "replicas_per_node": 2, "autoscaler": scaler},
+        faults=[{"kind": "node_loss", "at_s": 40.0, "down_s": 99.0}],
+    )
+    result = simulate(scenario, trace=trace_of([0.0, 60.0]))
+    up = result.timeline.query("metric == 'up' and time_s > 45")
+    assert up.groupby("replica")["value"].max().to_dict() == {"llm-0": 0, "llm-1": 0, "llm-2": 1}
+
+
 def test_a_hang_that_ends_while_a_reload_drains_brings_no_requests_back(single_queue, trace_of):
     faults = [
         {"kind": "hang", "at_s": 0.5, "for_s": 1.0, "detect_s": 0.1},
@@ -576,18 +590,20 @@ def test_a_rolling_reload_goes_on_when_a_replica_crashes_on_the_way(single_queue
     assert result.requests["outcome"].iloc[2] == "succeeded"
 
 
-def test_a_replica_that_joins_later_fails_by_the_same_law(single_queue, trace_of):
+@pytest.mark.parametrize("fault", [{}, {"kind": "node_loss"}])
+def test_a_replica_that_joins_later_fails_by_the_same_law(single_queue, trace_of, fault):
     scenario = single_queue(
         1,
         pool={
             "cold_start_s": 1.0,
+            "replicas_per_node": 1,
             "autoscaler": {
                 "min_replicas": 3,
                 "max_replicas": 3,
                 "metrics": [{"metric": "in_flight", "target": 1.0}],
             },
         },
-        faults=[{"mtbf_s": 5.0, "mttr_s": 5.0}],
+        faults=[fault | {"mtbf_s": 5.0, "mttr_s": 5.0}],
     )
     result = simulate(scenario, trace=trace_of([0.0, 2000.0]))
     up = result.timeline.query("metric == 'up' and time_s > 500")
