@@ -345,7 +345,8 @@ class Scenario(Part):
     @model_validator(mode="after")
     def _breakers_act_where_they_can(self) -> Scenario:
         pools = {pool.name: pool for pool in self.pools}
-        told = mistakes(self.breakers, pools, [c.name for c in self.classes])
+        served_by = {c.name: self.pool_of(c.name).name for c in self.classes}
+        told = mistakes(self.breakers, pools, self.classes, served_by)
         if first := next(told, None):
             raise ValueError(first)
         return self

@@ -296,9 +296,14 @@ class Breaker(Part):
         return value >= when.below if at is None else value > at
 
     @property
+    def acts_on(self) -> tuple[str, ...]:
+        """Return the classes that its actions name."""
+        return tuple(c for act in self.then if isinstance(act, _OfClasses) for c in act.classes)
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Return the classes that are named."""
-        named = [
-            c for action in self.then if isinstance(action, _OfClasses) for c in action.classes
-        ]
-        return (*named, *([] if self.when.request_class is None else [self.when.request_class]))
+        return (
+            *self.acts_on,
+            *([] if self.when.request_class is None else [self.when.request_class]),
+        )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from capplan.scenario.breakers import Action, Breaker, Route, ShrinkBatch, StartStandby
+from capplan.scenario.breakers import (
+    Action,
+    Breaker,
+    Refuse,
+    Route,
+    ShrinkBatch,
+    StartStandby,
+)
+from capplan.scenario.classes import RequestClass
 from capplan.scenario.part import origin
 from capplan.scenario.pools import Pool
 
@@ -32,16 +40,21 @@ def is_bundled(breaker: Breaker) -> bool:
 
 
 def mistakes(
-    breakers: Collection[Breaker], pools: Mapping[str, Pool], classes: Collection[str]
+    breakers: Collection[Breaker],
+    pools: Mapping[str, Pool],
+    classes: Collection[RequestClass],
+    served_by: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield what is wrong with the rules of a scenario: names that nothing has, and impossible.
 
-    A rule that can act in no pool is a mistake, unless it is a bundled one.
+    A rule that can act in no pool is a mistake, unless it is a bundled one; so is one that names
+    classes that never come to its pool. ``served_by`` are the pools of the classes.
     """
+    names = [c.name for c in classes]
     for breaker in breakers:
         path = f"breakers.{breaker.name}"
         named = [("pool", breaker.pool, pools)]
-        named += [("classes", name, classes) for name in breaker.classes]  # type: ignore[misc]
+        named += [("classes", name, names) for name in breaker.classes]  # type: ignore[misc]
         named += [("then.to", a.to, pools) for a in breaker.then if isinstance(a, Route)]
         wrong = [(f, n, k) for f, n, k in named if n is not None and n not in k]
         for field, name, known in wrong:
@@ -52,7 +65,27 @@ def mistakes(
         told = [why for pool in where if (why := impossible(breaker, pool, pools))]
         if len(told) == len(where) and not (breaker.pool is None and is_bundled(breaker)):
             yield f"{path}.then: {told[0]}"
+        yield from _strangers(breaker, breakers, served_by)
+        sheds = any(isinstance(a, Refuse) and a.only_sheddable for a in breaker.then)
+        if sheds and not any(c.sheddable for c in classes):
+            yield f"{path}.then.only_sheddable: no class is sheddable, so nobody would be refused"
     yield from _tiers_without_a_lower(breakers, pools)
+
+
+def _strangers(
+    breaker: Breaker, breakers: Collection[Breaker], served_by: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the classes of a rule of one pool that neither are served there nor passed on to it."""
+    when, passed_on = breaker.when, {a.to for b in breakers for a in b.then if isinstance(a, Route)}
+    if breaker.pool is None or breaker.pool in passed_on:
+        return
+    named = [*breaker.acts_on, *([when.request_class] if when.of == "pool" else [])]
+    for name in named:
+        if name is not None and served_by[name] != breaker.pool:
+            yield (
+                f"breakers.{breaker.name}.classes: {name!r} is served by pool {served_by[name]}, "
+                f"and nobody passes it on to {breaker.pool}"
+            )
 
 
 def _tiers_without_a_lower(

@@ -106,6 +106,36 @@ def test_a_rule_that_can_act_nowhere_is_an_error(action, said, pool):
         load_scenario("benchmark", values={"breakers": [OWN | {"then": [action], "pool": pool}]})
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (
+            {"then": [{"kind": "refuse", "classes": ["embed"]}]},
+            "breakers.own.classes: 'embed' is served by pool vector, and nobody passes it on to",
+        ),
+        (
+            {"when": {"metric": "e2e_s", "above": 1.0, "request_class": "embed"}},
+            "breakers.own.classes: 'embed' is served by pool vector",
+        ),
+        (
+            {"then": [{"kind": "refuse", "only_sheddable": True}]},
+            "breakers.own.then.only_sheddable: no class is sheddable",
+        ),
+    ],
+)
+def test_a_rule_for_nobody_is_an_error(rule, said):
+    base = load_scenario("benchmark")
+    own = base.model_dump(mode="json", exclude_unset=True)
+    embed = own["classes"][0] | {"name": "embed", "pool": "vector"}
+    values = {
+        "classes": [own["classes"][0] | {"pool": "llm"}, embed],
+        "pools": [own["pools"][0], own["pools"][0] | {"name": "vector"}],
+    }
+    with_values(base, values | {"breakers": [OWN | {"pool": "vector"}]})
+    with pytest.raises(DataError, match=said):
+        with_values(base, values | {"breakers": [OWN | {"pool": "llm"} | rule]})
+
+
 def test_an_unknown_metric_is_told_once():
     rule = OWN | {"when": {"metric": "latency", "above": 1.0}}
     with pytest.raises(DataError, match=r"own\.when\.metric: input should be") as caught:
