@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from capplan.pages.alone import left_out, part_of
 from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.pages.telling import told
 from capplan.wording import counted, does
@@ -43,6 +44,8 @@ class PoolStudy:
     scenario: Scenario
     trace: Trace
     seed: int
+    left_out: str = ""
+    """What acts by itself in the pool and is not studied, in words."""
 
     @property
     def pool(self) -> Pool:
@@ -112,40 +115,25 @@ def study_pool(
         return None
     trace = at_load(busiest(trace, requests), load)
     alone = scenario_of_pool(page.scenario, pool.name, trace=trace, warmup_s=warmup_s)
-    return PoolStudy(scenario=alone, trace=trace, seed=page.seed)
+    left = left_out(page.scenario, pool.name)
+    return PoolStudy(scenario=alone, trace=trace, seed=page.seed, left_out=left)
 
 
 def scenario_of_pool(scenario: Scenario, pool: str, *, trace: Trace, warmup_s: float) -> Scenario:
     """Return the scenario with only the classes that a pool serves, behind the same gateway.
 
+    What changes replicas or answers by itself is left out (:func:`~capplan.pages.alone.part_of`).
     Its traffic is told by the mean rate of the trace, with which it is always simulated.
     """
     from capplan.scenario.files import validate
 
-    names = [c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool]
-    data = scenario.model_dump(mode="json", exclude_unset=True)
-    tenants = [_only(tenant, names) for tenant in data.get("tenants", [])]
-    kept: dict[str, Any] = {
-        "classes": [c for c in data["classes"] if c["name"] in names],
-        "pools": [p for p in data["pools"] if p["name"] == pool],
-        "default_class": names[0],
-        "faults": [f for f in data.get("faults", []) if f.get("pool", pool) == pool],
-        "warmup_s": warmup_s,
-    }
-    if any(tenants):
-        kept["tenants"] = [tenant for tenant in tenants if tenant]
+    kept = {**part_of(scenario, pool), "warmup_s": warmup_s}
     rate = rate_rps(trace)
     steady = {"kind": "steady", "rate_rps": rate if rate > 0 else 1.0}
-    kept["traffic"] = {"shape": steady, "duration_s": data["traffic"].get("duration_s", 3600.0)}
-    return validate({**data, **kept}, where=f"{scenario.name}, pool {pool}")
-
-
-def _only(tenant: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
-    """Return a tenant with the classes that are left, None if it has none of them."""
-    if not tenant.get("classes"):
-        return tenant
-    classes = [name for name in tenant["classes"] if name in names]
-    return {**tenant, "classes": classes} if classes else None
+    lasts = {"duration_s": scenario.traffic.duration_s}
+    return validate(
+        {**kept, "traffic": {"shape": steady, **lasts}}, where=f"{scenario.name}, pool {pool}"
+    )
 
 
 def _number(field: str, value: float) -> float | int:
@@ -161,6 +149,8 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
     if study is None:
         return [NO_POOL]
     frame = study.trace.frame
+    without = f" Left out, so that only the window differs: {study.left_out}."
+    without = without if study.left_out else ""
     classes = pd.DataFrame(
         [
             {
@@ -177,5 +167,5 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
         table(classes),
         f"Pool `{study.pool.name}`: {counted(study.pool.replicas, 'replica')}, {study.told()}. "
         f"Its busiest {counted(len(frame), 'request')} {does(len(frame), 'arrives', 'arrive')} at "
-        f"{told(rate_rps(study.trace), '_rps')}.",
+        f"{told(rate_rps(study.trace), '_rps')}.{without}",
     ]

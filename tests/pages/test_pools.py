@@ -6,6 +6,7 @@ import pytest
 from capplan import pages
 from capplan.pages import batching, buckets
 from capplan.results import per_request
+from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 
 
@@ -31,6 +32,43 @@ def test_a_pool_alone_has_its_own_classes_requests_and_the_same_gateway(page, st
     assert study.scenario.gateway == page.scenario.gateway
     assert [pool.name for pool in study.scenario.pools] == [study.pool.name]
     assert study.point == (64.0, 2048.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tenants"),
+    [
+        ("dynamic", {"engineering", "back-office"}),
+        ("continuous", {"web-shop", "mobile-app", "engineering", "back-office"}),
+    ],
+)
+def test_a_protected_pool_alone_keeps_the_limits_of_its_callers_only(kind, tenants):
+    page = pages.open_page("protected-chat", seed=1)
+    alone = pages.pools.study_pool(page, kind, requests=50, load=1.0)
+    assert {quota.tenant for quota in alone.scenario.gateway.quotas} == tenants
+    assert not alone.pool.is_elastic
+    assert alone.scenario.breakers == ()
+    told = pages.pools.study_parts(alone)[-1]
+    acting = "only the window differs: breakers, an autoscaler and a standby."
+    assert told.endswith(acting) == (kind == "continuous")
+
+
+def test_a_pool_alone_loses_the_weights_faults_and_places_of_others():
+    changes = {
+        "gateway.token_limits": [],
+        "pools.labelling.queue": {
+            "order": "weighted_fair",
+            "fair": {"tenants": [{"name": "web-shop", "weight": 2.0}]},
+        },
+        "pools.labelling.standby": {"replicas": 1, "ready": {"kind": "fixed", "seconds": 1.0}},
+        "faults": [{"at_s": 1.0}, {"kind": "generator_limit", "at_s": 1.0, "rate_rps": 9.0}],
+        "stages.failed_pool": "llm",
+    }
+    page = pages.open_page("protected-chat", seed=1)
+    scenario = with_values(page.scenario, changes)
+    alone = pages.pools.scenario_of_pool(scenario, "labelling", trace=page.draw(), warmup_s=0.0)
+    assert alone.pools[0].queue.fair.tenants == ()
+    assert [fault.kind for fault in alone.faults] == ["generator_limit"]
+    assert alone.pools[0].standby is None
 
 
 def test_a_scenario_without_such_a_pool_has_nothing_to_study():
