@@ -9,6 +9,7 @@ import pandas as pd
 
 from capplan.results import RunResult, system_stability
 from capplan.results.timelines import time_average
+from capplan.slo.client import client_reasons
 from capplan.slo.double_queue import double_queue_reasons
 from capplan.slo.promises import LATENCIES
 from capplan.slo.verdict import Outcome, Reason
@@ -32,6 +33,7 @@ def mechanism_reasons(
     yield from _busy_but_late(result, table, broken)
     yield from _retry_amplification(table)
     yield from double_queue_reasons(result)
+    yield from client_reasons(result)
 
 
 def _stability(result: RunResult, table: pd.DataFrame) -> Iterator[Reason]:

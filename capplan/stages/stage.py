@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from capplan.evidence.store import inputs_of
@@ -15,6 +14,7 @@ from capplan.results import books, outcome_counts, per_request, queue_waits
 from capplan.results.headline import summary
 from capplan.results.waits import waited_twice
 from capplan.slo import Reason, Verdict, judge
+from capplan.slo.client import ACHIEVED, most_lag_s, sent
 from capplan.stages.breaks import Break, breaks_of, margins_of
 from capplan.statistics import stability
 from capplan.wording import counted
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from capplan.results import RunResult
     from capplan.scenario import Scenario
     from capplan.statistics import Stability
-
-LAG_OF_PROMISE = 0.05
-"""Send lag (p99), as a share of the tightest latency promise, above which the client is the limit;
-a default of this project."""
-ACHIEVED = 0.98
-"""Share of the asked rate that must have been sent; a default of this project."""
-LATENCIES = ("deadline_s", "e2e_s", "ttft_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,23 +97,13 @@ class Stage:
         first = log[
             (log["attempt"] == 1) & log["intended_start_s"].between(self.start_s, self.end_s)
         ]
-        lag = (first["sent_s"] - first["intended_start_s"]).to_numpy(np.float64)
-        if not lag.size:
-            return math.nan, math.nan
-        in_time = first["sent_s"].to_numpy(np.float64) <= self.end_s
-        return float(in_time.mean()), float(np.nanquantile(lag, 0.99))
+        return sent(first, self.end_s)
 
     @property
     def client_limited(self) -> bool:
         """Return whether the load generator, not the service, was the limit."""
         achieved, lag = self.sent
-        limits = [
-            value
-            for c in self.scenario.classes
-            for name in LATENCIES
-            if (value := getattr(c.promises, name)) is not None
-        ]
-        late = lag > LAG_OF_PROMISE * min(limits, default=math.inf)
+        late = lag > most_lag_s(self.scenario.classes)
         return bool(achieved < ACHIEVED or late)
 
     @property

@@ -29,6 +29,19 @@ def test_nothing_judged_is_unknown_never_pass():
         judge([])
 
 
+def test_a_client_that_is_late_proves_nothing_of_the_service(run):
+    start = np.arange(2000) * 0.1
+    late = judge(run(sent_s=start + 0.3))  # of TTFT within 2 s, 5 % are 0.1 s
+    [reason] = [r for r in late.reasons if r.rule == "client_limited"]
+    assert (late.outcome, reason.outcome) == ("blocked", "blocked")
+    assert "p99 lag of 0.3 s" in reason.evidence
+    unsent = judge(run(sent_s=np.where(np.arange(2000) % 10, start, np.nan)))
+    [reason] = [r for r in unsent.reasons if r.rule == "client_limited"]
+    assert reason.value == pytest.approx(0.9)
+    assert outcome_of(judge(run(sent_s=start + 0.05)), "client_limited") is None
+    assert outcome_of(judge(run()), "client_limited") is None
+
+
 def test_equal_lengths_are_unknown_for_any_other(run):
     verdict = judge(run(prompt_tokens=512, output_tokens=128))
     assert outcome_of(verdict, "equal_lengths") == "unknown"
