@@ -213,6 +213,16 @@ SPANS = pd.DataFrame(
      "end_s": [0.0, 45.0, 70.0]}
 )  # fmt: skip
 
+SURGE = {"surge_s": (20.0, 30.0)}
+IN_OVERLOAD = pd.DataFrame(
+    {
+        "time_s": np.tile(np.arange(0.0, 60, 5), 2),
+        "figure": np.repeat(["attempts", "goodput"], 12),
+        "flow_rps": np.tile([4.0, 4, 4, 4, 40, 40, 9, 5, 4, 4, 4, 4], 2),
+    }
+)
+IN_QUEUE = pd.DataFrame({"time_s": np.arange(60.0), "value": np.repeat([0.0, 9, 60, 30, 2, 0], 10)})
+
 EACH = {
     "breakers_over_time": (SPANS, {"end_s": 120.0}),
     "degraded_over_time": (
@@ -235,6 +245,11 @@ EACH = {
     "waiting_over_time": (TIMELINE, {}),
     "replicas_over_time": (REPLICAS, {}),
     "in_flight_over_time": (REQUESTS.drop(columns="outcome"), {"mean": 2.0}),
+    "flows_in_overload": (IN_OVERLOAD, {"reference": IN_OVERLOAD, **SURGE}),
+    "waiting_in_overload": (
+        IN_QUEUE,
+        {"reference": IN_QUEUE, "queue": "scheduler queue", **SURGE},
+    ),
     "goodput_by_batch": (
         GRID,
         {"across": "max batch", "down": "delay (ms)", "reference": (128, 50), "chosen": (64, 50)},

@@ -22,6 +22,7 @@ from capplan.charts.load import (
     waiting_over_time,
 )
 from capplan.charts.moments import same_requests
+from capplan.charts.overload import flows_in_overload, waiting_in_overload
 from capplan.charts.scaling import replicas_over_time
 from capplan.charts.segments import time_by_layer
 from capplan.charts.sizing import goodput_by_replicas
@@ -46,6 +47,7 @@ __all__ = [
     "figures_by_bucket",
     "fits_beside_data",
     "flows_by_load",
+    "flows_in_overload",
     "goodput_by_batch",
     "goodput_by_replicas",
     "in_flight_over_time",
@@ -66,6 +68,7 @@ __all__ = [
     "time_above",
     "time_by_layer",
     "use_theme",
+    "waiting_in_overload",
     "waiting_over_time",
     "waits_against_shares",
 ]
