@@ -76,10 +76,13 @@ def _of_traffic(scenario: Scenario) -> Iterator[Reference]:
 
 def _of_gateway(scenario: Scenario) -> Iterator[Reference]:
     classes, tenants = _classes(scenario), _tenants(scenario)
-    for meter in scenario.gateway.meters:
-        yield f"gateway: {meter.name}", meter.request_class, classes
-        yield f"gateway: {meter.name}", meter.tenant, tenants
-    for quota in scenario.gateway.quotas:
+    gateway = scenario.gateway
+    for field in ("allowances", "rate_limits", "token_limits"):
+        for meter in getattr(gateway, field):
+            path = f"gateway.{field}.{meter.name}"
+            yield f"{path}.request_class", meter.request_class, classes
+            yield f"{path}.tenant", meter.tenant, tenants
+    for quota in gateway.quotas:
         yield "gateway.quotas", quota.tenant, tenants
 
 

@@ -26,8 +26,14 @@ def _base():
             {"gateway.rate_limits": [{"rate_rps": 1.0}]},
             "gateway.rate_limits.0.name: field required",
         ),
-        ({"gateway.rate_limits": [LIMIT | {"tenant": "x"}]}, "gateway: a: 'x' is none of all"),
-        ({"gateway.rate_limits": [LIMIT | {"request_class": "x"}]}, "'x' is none of benchmark"),
+        (
+            {"gateway.rate_limits": [LIMIT | {"tenant": "x"}]},
+            "gateway.rate_limits.a.tenant: 'x' is none of all",
+        ),
+        (
+            {"gateway.rate_limits": [LIMIT | {"request_class": "x"}]},
+            "gateway.rate_limits.a.request_class: 'x' is none of benchmark",
+        ),
         (
             {"gateway.rate_limits": [LIMIT], "gateway.token_limits": [TOKENS]},
             "names must differ, a stands more than once",

@@ -43,9 +43,7 @@ def test_too_long_a_prompt_gets_413_and_takes_no_token(build, trace_of, play):
     assert log["attempt"].tolist() == [1, 1, 1]
 
 
-def test_retries_of_what_must_not_be_retried_are_dropped_for_a_naive_caller(
-    build, trace_of, play
-):
+def test_retries_of_what_must_not_be_retried_are_dropped_for_a_naive_caller(build, trace_of, play):
     naive = {"max_attempts": 4, "heeds_final": False}
     gateway = {"max_prompt_tokens": 100, "rate_limits": [{"name": "r", "rate_rps": 1.0}]}
     for drops, reasons in (
