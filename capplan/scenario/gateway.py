@@ -143,8 +143,9 @@ class Reserve(Part):
 class GatewayRetryBudget(Part):
     """How many retries the gateway lets in: a share of the first attempts of a window.
 
-    A retry passes while the retries let in during the last ``window_s`` are fewer than
-    ``retry_fraction`` of the first attempts that came in it, plus ``min_retries_rps`` × window.
+    A retry passes if with it the retries let in during the last ``window_s`` are at most
+    ``retry_fraction`` of the first attempts that came in it, plus ``min_retries_rps`` × window:
+    without that, none where fewer than 1 / ``retry_fraction`` requests come in a window.
     Beyond that it is dropped with 429, marked as not to be retried. A hedge is a retry, too: the
     gateway can only know that it is not the first attempt.
     Source: Beyer, Jones, Petoff and Murphy (eds.), "Site Reliability Engineering", 2016, chapter

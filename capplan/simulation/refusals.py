@@ -95,7 +95,8 @@ class RetryWindow:
             return True
         for times in (self._firsts, self._let_in):
             self._forget(times, now_s)
-        if len(self._let_in) >= round(self._fraction * len(self._firsts) + self._least, DECIMALS):
+        most = round(self._fraction * len(self._firsts) + self._least, DECIMALS)
+        if len(self._let_in) + 1 > most:
             return False
         self._let_in.append(now_s)
         return True

@@ -41,6 +41,13 @@ def test_a_share_of_first_attempts_that_is_whole_lets_in_no_retry_more():
     assert sum(window.lets_in(2.0, retry=True) for _ in range(50)) == 7
 
 
+@pytest.mark.parametrize(("least_rps", "let_in"), [(0.0, 0), (0.1, 1), (0.3, 3)])
+def test_a_tenth_of_two_first_attempts_is_no_retry_unless_some_are_granted(least_rps, let_in):
+    window = RetryWindow(GatewayRetryBudget(retry_fraction=0.1, min_retries_rps=least_rps))
+    assert all(window.lets_in(1.0, retry=False) for _ in range(2))
+    assert sum(window.lets_in(2.0, retry=True) for _ in range(9)) == let_in
+
+
 class Leaky:
     """A bucket counted with fractions: what is right."""
 
