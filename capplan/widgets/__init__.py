@@ -7,7 +7,17 @@ was called with.
 
 from capplan.widgets.batching import batch_window
 from capplan.widgets.budget import wait_budget
-from capplan.widgets.explorer import Control, Explorer, View
+from capplan.widgets.explorer import Choice, Control, Explorer, View
 from capplan.widgets.margin import failure_margin
+from capplan.widgets.overload import protective_actions
 
-__all__ = ["Control", "Explorer", "View", "batch_window", "failure_margin", "wait_budget"]
+__all__ = [
+    "Choice",
+    "Control",
+    "Explorer",
+    "View",
+    "batch_window",
+    "failure_margin",
+    "protective_actions",
+    "wait_budget",
+]

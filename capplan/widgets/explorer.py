@@ -44,6 +44,26 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of a few settings: what it sets, where it starts, and the value of each by its label."""
+
+    title: str
+    value: float
+    settings: Mapping[str, float]
+
+    def slider(self) -> Any:
+        """Return the buttons, one pressed."""
+        import ipywidgets
+
+        return ipywidgets.ToggleButtons(
+            options=list(self.settings.items()),
+            value=self.value,
+            description=self.title,
+            style={"description_width": "14em", "button_width": "auto"},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What is seen for some values: charts, sentences, and what breaks, which is told in red."""
 
@@ -79,7 +99,7 @@ class Explorer:
     dropped. ``couple`` may move the other controls when one was moved (its name is given).
     """
 
-    controls: Mapping[str, Control]
+    controls: Mapping[str, Control | Choice]
     look: Callable[[Values], View]
     couple: Callable[[str, Values], Values] | None = None
     sliders: dict[str, Any] = field(default_factory=dict)
