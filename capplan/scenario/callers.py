@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,6 +17,10 @@ REASONS = (
     *("scaled_down", "attempt_timeout"),
 )
 """Why an attempt ends that could be tried again, up to the colon before the name of a limit."""
+
+
+LARGEST_EXPONENT = 700
+"""Of e, before the power is no floating-point number any more."""
 
 
 class RetryBudget(Part):
@@ -90,8 +95,10 @@ class Retry(Part):
         >>> [Retry(backoff_s=1, multiplier=2).backoff_before(n) for n in (1, 2, 3)]
         [0.0, 1.0, 2.0]
         """
-        if attempt <= 1:
+        if attempt <= 1 or not self.backoff_s:
             return 0.0
+        if (attempt - 2) * math.log(self.multiplier) > LARGEST_EXPONENT:
+            return self.max_backoff_s
         return min(self.backoff_s * self.multiplier ** (attempt - 2), self.max_backoff_s)
 
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Origin = Literal["promise", "measured", "default"]
 
+LEAST = 1e-300
+
+
+def _with_an_inverse(value: float) -> float:
+    """Refuse what is so small that one over it is not a number any more."""
+    if value < LEAST:
+        msg = f"input should be at least {LEAST:g}"
+        raise ValueError(msg)
+    return value
+
+
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_an_inverse)
+]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_an_inverse)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]

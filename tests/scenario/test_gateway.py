@@ -21,6 +21,10 @@ def _base():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        (
+            {"gateway.rate_limits": [LIMIT | {"rate_rps": 1e-310}]},
+            "gateway.rate_limits.a.rate_rps: input should be at least 1e-300, got 1e-310",
+        ),
         ({"gateway.rate_limits": [LIMIT | {"rate_rps": 0}]}, "gateway.rate_limits.a.rate_rps: "),
         (
             {"gateway.rate_limits": [{"rate_rps": 1.0}]},

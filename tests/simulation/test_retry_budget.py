@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario import RetryBudget
-from capplan.scenario.callers import Retry
+from capplan.scenario import Retry, RetryBudget
 from capplan.simulation.retrying import SLICES, Budget
 
 NOTHING = {"rate_limit": {"rate_rps": 1e-6}}
@@ -115,6 +114,13 @@ def test_what_is_final_to_the_caller_is_not_tried_again(
     scenario = build(classes=chat(max_attempts=3, backoff_s=0.1, **rules), gateway=gateway)
     log = play(scenario, trace_of([0.0, 0.1])).requests
     assert log["attempt"].max() == attempts
+
+
+def test_the_thousandth_attempt_waits_no_longer_than_the_longest_backoff():
+    """2 ** 1998 is no floating-point number."""
+    retry = Retry(max_attempts=3000, backoff_s=0.1, multiplier=2.0, max_backoff_s=3.0)
+    assert [retry.backoff_before(n) for n in (1, 2, 3, 7, 2000)] == [0.0, 0.1, 0.2, 3.0, 3.0]
+    assert Retry(multiplier=1e300).backoff_before(9) == 0.0
 
 
 def test_a_caller_waits_no_longer_for_retry_after_than_it_wants(build, trace_of, play):
