@@ -31,6 +31,7 @@ PANEL_HEIGHT = 110
 FAINT = "#DDDDDD"
 SMALL = 0.1
 """Below this a value is drawn in proportion, above it by its logarithm."""
+TICKS = (0, *(10.0**power for power in range(-1, 7)))
 
 
 def same_requests(frame: pd.DataFrame) -> alt.VConcatChart:
@@ -69,7 +70,11 @@ def _panel(
         base.mark_point(size=22, filled=True, strokeWidth=1.5)
         .encode(
             x(across, title="time from the start (s)", scale=alt.Scale(nice=False)),
-            y(up, scale=alt.Scale(type="symlog", constant=SMALL), axis=alt.Axis(minExtent=50)),
+            y(
+                up,
+                scale=alt.Scale(type="symlog", constant=SMALL),
+                axis=alt.Axis(minExtent=50, values=TICKS),
+            ),
             color=alt.condition(chosen, outcomes, alt.value(FAINT)),
             opacity=alt.condition(chosen, alt.value(0.9), alt.value(0.4)),
             stroke=alt.condition(f"datum.{MARKED.name}", alt.value("black"), alt.value(None)),

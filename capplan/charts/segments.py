@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, rows, tooltip, x
+from capplan.charts.parts import checked, legend, rows, tooltip, x
 from capplan.charts.theme import LAYER_COLOURS
 from capplan.schema import Column
 
@@ -31,6 +31,7 @@ def time_by_layer(frame: pd.DataFrame) -> alt.Chart:
             alt.Color(
                 f"{c.LAYER.name}:N",
                 title=c.LAYER.title,
+                legend=legend(c.LAYER),
                 scale=alt.Scale(domain=layers, range=[LAYER_COLOURS[name] for name in layers]),
             ),
             alt.Order("order:Q"),

@@ -20,8 +20,8 @@ from capplan.pages import (
 )
 from capplan.pages.page import Page, open_page
 from capplan.pages.reader import has_reader
-from capplan.pages.telling import drawn, listed, rule_words, show, table, told
-from capplan.wording import counted
+from capplan.pages.telling import drawn, listed, show, table, told
+from capplan.wording import counted, rule_words
 
 __all__ = [
     "Page",

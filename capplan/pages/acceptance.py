@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import listed, rule_words, told
+from capplan.pages.telling import listed, told
 from capplan.results import books, headline, per_request, queue_waits
 from capplan.results.breakers import open_spans, rule_at
 from capplan.stages.rules import not_applicable
 from capplan.stages.scaling import added
 from capplan.stages.stage import with_warmup
 from capplan.statistics import batch_means, quantile_interval
-from capplan.wording import counted
+from capplan.wording import counted, in_layer, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -165,8 +165,9 @@ def books_table(stage: Stage) -> pd.DataFrame:
     kept = table.loc[some, ["request_class", "layer", "entered", "left", *ends]].rename(
         columns={"in_flight": "still there"}
     )
+    waits = table["wait_mean_s"].map(lambda wait: "" if math.isnan(wait) else told(wait, "_s"))
     return kept.assign(
-        mean_wait_s=table["wait_mean_s"], wasted_accelerator_s=table["wasted_accelerator_s"]
+        **{"mean wait": waits}, wasted_accelerator_s=table["wasted_accelerator_s"]
     ).reset_index(drop=True)
 
 
@@ -301,7 +302,7 @@ def degradation_said(found: Acceptance) -> str:
         f"The first promise to break is **{point.request_class}: {rule_words(point.promise)}**, at "
         f"{told(point.load_rps, '_rps')} (surely kept up to {told(point.low_rps, '_rps')}, "
         f"broken {sure}). "
-        f"Most of its requests lose their time in the **{point.layer.replace('_', ' ')}**. "
+        f"Most of its requests lose their time **{in_layer(point.layer)}**. "
         f"`{point.limit.field}` controls that limit: {point.limit.why}."
     )
 
@@ -325,11 +326,11 @@ def recovery_said(found: Acceptance) -> str:
     if back is None or stage is None:
         return "No fall-back was run."
     over = told(stage.highest_rps, "_rps")
+    when = f"after {told(back.error_rate_back_s, '_s')}" if back.error_rate_back_s else "at once"
     word = "It comes back" if back.converged else "**It does not come back**"
     return (
         f"{word} from {over} to {told(stage.load_rps, '_rps')}: the queues were empty after "
-        f"{told(back.queues_empty_s, '_s')}, the error rate was back after "
-        f"{told(back.error_rate_back_s, '_s')}."
+        f"{told(back.queues_empty_s, '_s')}, the error rate was back {when}."
     )
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import rule_words, told
+from capplan.pages.telling import told
+from capplan.wording import rule_words
 
 if TYPE_CHECKING:
     from capplan.budget import ClassBudget, WaitBudget

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.pages.telling import listed, rule_words, told
+from capplan.pages.telling import listed, named, once, told
+from capplan.wording import in_layer, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -94,8 +95,8 @@ class Conclusion:
         defaults = listed(self.defaults, none="none")
         return (
             f"**Verdict: {self.outcome}**, decided by: {decisive}.\n\n"
-            f"**Scope:** {listed(scope.model, none='no model named')} on "
-            f"{listed(scope.accelerator, none='no accelerator named')}, {scope.backend}, at "
+            f"**Scope:** {named(scope.model, none='no model named')} on "
+            f"{named(scope.accelerator, none='no accelerator named')}, {scope.backend}, at "
             f"{told(low, '_rps')} to {told(high, '_rps')}, with this page's input lengths. Asked "
             f"about anything else, the answer is *unknown*.\n\n"
             f"**Limits that are defaults, not promises:** {defaults}.\n\n"
@@ -227,9 +228,9 @@ def _stages(page: Page) -> Finding:
     text = f"no promise broken up to {told(max(steps, default=None), '_rps')}"
     if first is not None:
         text = (
-            f"first broken: {first['request_class']}, {rule_words(first['promise'])}, in the "
-            f"{first['layer'].replace('_', ' ')}, at {told(first['load_rps'], '_rps')}; "
-            f"none up to {told(first['interval'][0], '_rps')}"
+            f"first broken: {first['request_class']}, {rule_words(first['promise'])}, "
+            f"{in_layer(first['layer'])}, at {told(first['load_rps'], '_rps')}; "
+            f"surely none up to {told(first['interval'][0], '_rps')}"
         )
     return Finding(part="load", outcome=found["verdict"]["outcome"], said=text, artefact=name)
 
@@ -276,4 +277,7 @@ def capacity_table(page: Page) -> pd.DataFrame:
     found = page.find("capacity_table.json") or {"capacity_table": []}
     columns = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
     table = pd.DataFrame(found["capacity_table"], columns=columns)
-    return table.assign(load_rps=pd.to_numeric(table["load_rps"]))
+    return table.assign(
+        load_rps=pd.to_numeric(table["load_rps"]),
+        protective_action=once(table["protective_action"]),
+    )

@@ -11,7 +11,8 @@ import numpy as np
 
 from capplan.pages import acceptance
 from capplan.pages.loads import at_load, busiest, rate_rps
-from capplan.pages.telling import rule_words, told
+from capplan.pages.telling import told
+from capplan.wording import in_layer, rule_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +73,7 @@ class Ramp:
         return (
             f"The first promise to break is **{first.request_class}: "
             f"{rule_words(first.promise)}**, at {told(first.load_rps, '_rps')}; "
-            f"most of its requests lose their time in the {first.layer.replace('_', ' ')}. Up to "
+            f"most of its requests lose their time {in_layer(first.layer)}. Up to "
             f"{told(self.acceptable_rps, '_rps')} none is broken."
         )
 

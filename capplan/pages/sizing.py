@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.pages.telling import listed, rule_words, told
-from capplan.wording import counted, does
+from capplan.pages.telling import listed, once, told
+from capplan.wording import counted, does, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -100,7 +100,8 @@ def rejection_table(sizing: Sizing) -> pd.DataFrame:
 def capacity_frame(sizing: Sizing) -> pd.DataFrame:
     """Return the capacity table as a page shows it."""
     columns = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
-    return sizing.capacity_table[columns]
+    table = sizing.capacity_table[columns]
+    return table.assign(protective_action=once(table["protective_action"]))
 
 
 def margin_frame(sizing: Sizing) -> pd.DataFrame:
@@ -168,13 +169,14 @@ def crash_parts(page: Page, sizing: Sizing, *, lost: int, requests: int) -> list
     fault = next(f for f in scenario.faults if isinstance(f, Crash))
     table = per_request(result)
     hit = table[table["intended_start_s"].between(fault.begins_s, fault.ends_s, inclusive="left")]
+    away = f"for {told(fault.down_s, '_s')} (a cold start)"
+    away = away if fault.down_s else "on, for good (no cold start is stated)"
     lost_work = int((table["outcome"] != "succeeded").sum())
     window = max(1.0, round(result.duration_s / 60))
     return [
         charts.outcomes_over_time(table, window_s=window),
         f"With {counted(replicas, 'replica')}, {fault.count} of them down from "
-        f"{told(fault.begins_s, '_s')} for {told(fault.down_s, '_s')} (a cold start), "
-        f"{lost_work:,} of "
+        f"{told(fault.begins_s, '_s')} {away}, {lost_work:,} of "
         f"{counted(len(table), 'request')} "
         f"{does(lost_work, 'does', 'do')} not succeed; "
         f"{told(float(hit['good'].mean()), '_fraction')} of those sent meanwhile keep "

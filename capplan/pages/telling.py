@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capplan.wording import in_words
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -23,7 +25,6 @@ UNITS: tuple[tuple[str, float, str], ...] = (
 )
 IN_CELLS = ("_fraction",)
 CODED = ("layer", "outcome_layer", "outcome", "reason", "rule")
-ABBREVIATIONS = ("ttft", "tpot", "e2e")
 """How a quantity is printed, by the suffix of its name: factor and unit. Times are in words.
 Cells of :data:`CODED` columns hold names of this project, shown in words."""
 
@@ -114,30 +115,27 @@ def _marked(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def rule_words(rule: str) -> str:
-    """Return the name of a promise or another rule in words.
-
-    >>> rule_words("timeout_rate_fraction"), rule_words("ttft_s"), rule_words("stability")
-    ('timeout rate', 'TTFT', 'stability')
-    >>> rule_words("cost_usd_per_success")
-    'cost per success'
-    """
-    return _words(rule.replace("_usd", "").removesuffix("_fraction").removesuffix("_s"))
-
-
-def _words(name: str) -> str:
-    """Return a name in words, the field's abbreviations in capitals."""
-    words = name.replace("_", " ").split(" ")
-    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
-
-
 def _heading(name: str) -> str:
     """Return a column's name in words, with the unit where the cells do not carry it."""
     for suffix, _, unit in UNITS:
         if name.endswith(suffix):
             told_here = "" if suffix in IN_CELLS else f" ({unit.strip()})"
-            return _words(name.removesuffix(suffix)) + told_here
-    return _words(name.removesuffix("_s"))
+            return in_words(name.removesuffix(suffix)) + told_here
+    return in_words(name.removesuffix("_s"))
+
+
+def once(values: pd.Series) -> pd.Series:
+    """Return a table's long texts, those that only repeat the row above as "as above"."""
+    return values.mask((values == values.shift()) & (values != ""), "as above")
+
+
+def named(names: Iterable[str], *, none: str) -> str:
+    """Return the models or accelerators of pools as a list; a pool may name none.
+
+    >>> named(["Llama-3.1-8B", "unnamed"], none="no model")
+    'Llama-3.1-8B and a pool that names none'
+    """
+    return listed(("a pool that names none" if n == "unnamed" else n for n in names), none=none)
 
 
 def listed(words: Iterable[object], *, none: str = "none") -> str:

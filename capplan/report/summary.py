@@ -106,8 +106,13 @@ def _distribution(classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _lengths(tokens: Mapping[str, Any]) -> str:
-    ends = _ends((tokens["min"], tokens["max"]))
-    return f"{ends} tokens (p50 {shown(tokens['p50'])}, p95 {shown(tokens['p95'])})"
+    low, high, middle, long = (shown(_whole(tokens[n])) for n in ("min", "max", "p50", "p95"))
+    return f"{low} to {high} tokens (p50 {middle}, p95 {long})"
+
+
+def _whole(tokens: Any) -> Any:
+    """Return a number of tokens as the whole number it is, anything else as it is."""
+    return int(tokens) if isinstance(tokens, float) and tokens.is_integer() else tokens
 
 
 def _words(value: Any) -> str:

@@ -11,8 +11,8 @@ from capplan.scenario.files import with_values
 from capplan.sizing.points import Point
 from capplan.stages.loads import loads_of
 from capplan.stages.others import burst as run_burst
-from capplan.stages.protection import protections
-from capplan.wording import counted
+from capplan.stages.protection import Protection, protections
+from capplan.wording import counted, rule_words
 
 if TYPE_CHECKING:
     from capplan.scenario import Pool, Scenario
@@ -55,16 +55,23 @@ def _told(stage: Stage, names: list[str], share: float) -> Burst:
         if b.request_class in names and not scenario.request_class(b.request_class).sheddable
     ]
     acted = [p for p in protections(scenario, [stage]) if p.acted and p.boundary.layer != "caller"]
-    limits = ", ".join(f"{p.boundary.field} ended {p.count}" for p in acted) or "no limit acted"
+    limits = ", ".join(map(_acting, acted)) or "no limit acted"
     what = f"{stage.note}, {counted(len(stage.table), 'request')} (run {stage.run_id}); {limits}"
     if firm:
         first = firm[0]
-        told = f"{first.request_class} breaks {first.promise} for {first.share.value:.2%}"
+        told = (
+            f"{first.request_class} breaks {rule_words(first.promise)} for {first.share.value:.2%}"
+        )
         evidence = f"not shown: {told}; {what}"
         return Burst(load_rps=math.nan, evidence=evidence, run_id=stage.run_id)
     thin = [r for r in stage.thin if r.request_class in names]
     if thin:
         evidence = f"not shown: no promise broken, but too few to tell {thin[0].rule}; {what}"
         return Burst(load_rps=math.nan, evidence=evidence, run_id=stage.run_id)
-    evidence = f"simulated: no promise broken that may not be shed, in {what}"
+    evidence = f"simulated: no promise broken of a class that may not be shed, in {what}"
     return Burst(load_rps=share * stage.load_rps, evidence=evidence, run_id=stage.run_id)
+
+
+def _acting(limit: Protection) -> str:
+    opened = f" (opened {counted(limit.opened, 'time')})" if limit.opened else ""
+    return f"{limit.boundary.field}{opened} acted on {counted(limit.count, 'attempt')}"

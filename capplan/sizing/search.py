@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -140,7 +141,7 @@ def size(
     traces
         One drawn trace per replication; None draws them.
     n_max
-        Most replicas tried.
+        Most replicas tried; fewer where the pool's ``resource_pool`` holds no more.
     jobs
         Processes that the replications run in; the result does not depend on it.
 
@@ -155,6 +156,7 @@ def size(
     _check(n_max=n_max, least=losses[-1].count + 1)
     _check(jobs=jobs)
     target = scenario.pool(pool)
+    n_max = int(min(n_max, max(most_replicas(scenario, target), losses[-1].count + 1)))
     workers = min(jobs, len(drawn))
     spawn = multiprocessing.get_context("spawn")
     with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, spawn) as executor:
@@ -165,6 +167,17 @@ def size(
         rules = tuple(_tried(evaluate, losses, n_max, target, drawn[0]))
         costs = [evaluate(p.replicas, Loss(count=0)) for p in chosen.values() if p is not None]
     return _sizing(evaluate, n_max=n_max, chosen=chosen, rules=rules, costs=costs)
+
+
+def most_replicas(scenario: Scenario, pool: Pool) -> float:
+    """Return how many replicas of a pool its resource pool has room for; inf without one."""
+    shared = next((r for r in scenario.resource_pools if r.name == pool.resource_pool), None)
+    if shared is None:
+        return math.inf
+    others = [p for p in scenario.pools if p.resource_pool == shared.name and p.name != pool.name]
+    taken = sum(p.accelerators_at_start for p in others)
+    warm = 0 if pool.standby is None else pool.standby.replicas
+    return (shared.accelerators - taken) // pool.accelerators_per_replica - warm
 
 
 def _tried(
@@ -257,7 +270,8 @@ def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> R
             value=None,
             limit=n_max,
             evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}",
-            next_action="see the rejections: a limit in front of the pool may be what breaks them",
+            next_action="see the rejections: a limit in front of the pool may be what breaks them"
+            + (f", or resource pool {pool.resource_pool} too small" if pool.resource_pool else ""),
         )
     if point.open:
         first = point.open[0]

@@ -14,6 +14,7 @@ from capplan.scenario import Pool, Promises, Queue, Scenario
 from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
 from capplan.stages.boundaries import gateway_limits
+from capplan.stages.breakers import protecting
 from capplan.wording import counted
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
@@ -128,10 +129,25 @@ def protective_action(scenario: Scenario, pool: Pool) -> str:
         parts.append(f"gateway: 429 beyond {limit.rate_rps:g}/s (burst {limit.burst})")
     parts += [f"gateway: {limit.action}" for limit in gateway_limits(scenario)]
     if gateway.concurrency is not None:
-        parts.append(f"gateway: {gateway.concurrency} open at once, then {_queue(gateway.queue)}")
+        parts.append(f"gateway: {gateway.concurrency:,} open at once, then {_queue(gateway.queue)}")
     parts.append(f"{pool.name} service queue: {_queue(pool.queue)}")
     parts.append(f"{pool.name} scheduler queue: {_queue(pool.batching.scheduler)}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *_by_itself(scenario, pool)])
+
+
+def _by_itself(scenario: Scenario, pool: Pool) -> list[str]:
+    """Return what breakers and the autoscaler do for a pool, in words."""
+    parts = [
+        f"breaker {rule.name}: {action}"
+        for rule, action in protecting(scenario)
+        if action is not None and rule.pool in (None, pool.name)
+    ]
+    if (scaler := pool.autoscaler) is not None:
+        most = counted(scaler.max_replicas, "replica")
+        parts.append(f"{pool.name} autoscaler: {scaler.min_replicas} to {most}")
+    if (standby := pool.standby) is not None:
+        parts.append(f"{pool.name} standby: {counted(standby.replicas, 'replica')}")
+    return parts
 
 
 def _queue(queue: Queue) -> str:

@@ -131,7 +131,9 @@ def _latency_reasons(
     name = f"{rule.removesuffix('_s').upper()} p{100 * probability:g}"
     if origin(judged.promises, "quantile") == "default":
         name += " (the quantile is a default)"
-    text = f"{name} {_interval(found)} s, promised {limit:g} s, of {found.n} with failures as +inf"
+    text = (
+        f"{name} {_interval(found)} s, promised {limit:g} s, of {found.n:,} with failures as +inf"
+    )
     outcome = _upper(found, limit)
     yield judged.reason(
         rule, outcome, value=found.value, evidence=text, next_action=_next(outcome, NEXT_LATENCY)
@@ -219,7 +221,7 @@ def _cost(judged: Judged) -> Iterator[Reason]:
     successes = int(judged.requests["success"].sum())
     value = total / successes if successes else math.inf
     limit = judged.promises.cost_usd_per_success or math.nan
-    text = f"{value:.3g} USD per success of {successes}, promised {limit:g}"
+    text = f"{value:.3g} USD per success of {successes:,}, promised {limit:g}"
     if pool.price_usd_per_accelerator_hour is None:
         text += ", at the catalogue's list price, not yours"
     outcome: Outcome = "pass" if value <= limit else "fail"
@@ -249,7 +251,7 @@ def _share(
     else:
         msg = f"{rule}: a least or a greatest value is needed"
         raise ValueError(msg)
-    evidence = f"{count} of {n} {text}, {_percent(found)}, promised {bound}"
+    evidence = f"{count:,} of {n:,} {text}, {_percent(found)}, promised {bound}"
     action = _next(outcome, NEXT_SHARE[rule])
     yield judged.reason(rule, outcome, value=found.value, evidence=evidence, next_action=action)
 
@@ -262,7 +264,7 @@ def _thin(judged: Judged, rule: str, n: int) -> Reason | None:
         rule,
         "unknown",
         value=None,
-        evidence=f"insufficient evidence: {counted(n, 'sample')}, needs {needed - n} more",
+        evidence=f"insufficient evidence: {counted(n, 'sample')}, needs {needed - n:,} more",
         next_action="run longer, or over more replications",
     )
 

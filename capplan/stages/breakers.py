@@ -11,7 +11,7 @@ from capplan.scenario import origin
 from capplan.scenario.breakers import Action, Breaker, Refuse, ShrinkBatch, Watch
 from capplan.scenario.placements import placements
 from capplan.scenario.readings import LATENCIES
-from capplan.wording import counted
+from capplan.wording import counted, in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,17 +31,19 @@ def action_of(breaker: Breaker) -> str:
 
     >>> rule = Breaker(name="full", when=Watch(metric="queue_length", above=200), then=(Refuse(),))
     >>> action_of(rule)
-    '503 with Retry-After 1 s while queue_length is above 200'
+    '503 with Retry-After 1 s while queue length is above 200'
     """
     doing = " and ".join(_told(action) for action in breaker.then)
     return f"{doing} while {_condition(breaker.when)}"
 
 
 def _condition(when: Watch) -> str:
-    of = f"p{100 * when.quantile:g} of " if when.metric in LATENCIES else ""
+    latency = when.metric in LATENCIES
+    name = in_words(when.metric.removesuffix("_s") if latency else when.metric)
+    what, unit = (f"{name} p{100 * when.quantile:g}", " s") if latency else (name, "")
     side, limit = ("above", when.above) if when.above is not None else ("below", when.below)
     mark = " (a default, not your promise)" if origin(when, side) == "default" else ""
-    return f"{of}{when.metric} is {side} {limit:g}{mark}"
+    return f"{what} is {side} {limit:g}{unit}{mark}"
 
 
 def _told(action: Action) -> str:

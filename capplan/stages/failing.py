@@ -105,4 +105,4 @@ def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
         "node_loss": f"a machine of {name} away",
         "router_blind": f"the router of {name} blind",
     }[str(fault["kind"])]
-    return f"{told} for {lasts_s:g} s"
+    return f"{told} for {lasts_s:.3g} s"

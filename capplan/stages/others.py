@@ -53,6 +53,7 @@ def burst(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     )
     load = plan.peak_fraction * loads.peak_rps
     note = f"{counted(plan.bursts, 'burst')} of {plan.burst_s:g} s to {load:.3g}/s"
+    note += f" over {loads.planned_rps:.3g}/s"
     start, _ = warmed_up(run, ramp_s=0.0, end_s=first, steady_s=first / 2)
     return stage_of("burst", "burst", load, run, start_s=start, end_s=duration, note=note)
 

@@ -16,7 +16,7 @@ from capplan.stages.protection import boundaries
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.trends import trend_reasons
 from capplan.statistics import share_interval
-from capplan.wording import counted
+from capplan.wording import counted, in_layer, rule_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,8 +178,9 @@ def _short(found: Findings) -> str:
 def _point(point: Degradation) -> str:
     ids = point.found.request_ids[:3] if point.found else []
     return (
-        f"first broken: {point.request_class} {point.promise} at {point.load_rps:.3g}/s in "
-        f"{point.layer} (run {point.stage.run_id}, requests {', '.join(ids) or 'all'})"
+        f"first broken: {point.request_class}, {rule_words(point.promise)}, at "
+        f"{point.load_rps:.3g}/s {in_layer(point.layer)} (run {point.stage.run_id}, requests "
+        f"{', '.join(ids) or 'all'})"
     )
 
 
@@ -196,11 +197,12 @@ def _stage_promises(found: Findings) -> Iterator[Reason]:
         first = firm[0] if firm else None
         told = f"{stage.name}, {stage.load_rps:.3g}/s: "
         told += (
-            f"{first.request_class} breaks {first.promise} for {first.share.value:.2%} of its "
-            f"requests, {first.allowed_fraction:.2%} may (run {stage.run_id}, "
-            f"{first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
+            f"{first.request_class} breaks {rule_words(first.promise)} for "
+            f"{first.share.value:.2%} of its requests, {first.allowed_fraction:.2%} may "
+            f"(run {stage.run_id}, {first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
             if first
-            else f"no promise broken that may not be shed ({counted(len(stage.table), 'request')})"
+            else "no promise broken of a class that may not be shed "
+            f"({counted(len(stage.table), 'request')})"
         )
         action = "see the stage's breaks: the layer that ends them is the limit to move"
         if outcome == "unknown":

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from capplan.pages import listed, rule_words, table, told
+from capplan.pages.telling import once
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,8 @@ def test_lists_and_rules_read_as_words():
     assert listed([]) == "none"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert rule_words("error_rate_fraction") == "error rate"
+
+
+def test_a_long_text_that_repeats_the_row_above_is_not_said_again():
+    told = once(pd.Series(["503", "503", "429", "", ""]))
+    assert told.tolist() == ["503", "as above", "429", "", ""]

@@ -22,8 +22,8 @@ def test_a_scope_is_told_in_lines_with_units_a_class_each():
     assert told["time judged"] == ["60.0 to 3,610 s from the start"]
     assert told["backend"] == ["simulated"]
     assert told["input distribution"][0] == (
-        "chat: 12,870 requests, prompts of 2.00 to 13,900 tokens (p50 1,010, p95 4,020), "
-        "outputs of 2.00 to 13,900 tokens (p50 1,010, p95 4,020)"
+        "chat: 12,870 requests, prompts of 2 to 13,900 tokens (p50 1,010, p95 4,020), "
+        "outputs of 2 to 13,900 tokens (p50 1,010, p95 4,020)"
     )
     assert len(told["input distribution"]) == 2
 

@@ -104,7 +104,7 @@ def test_the_document_is_json_with_the_rows_of_the_contract(sized):
     assert rows["stable load"]["load_rps"] == pytest.approx(25.0, rel=0.1)
     assert rows["stable load"]["memory_bytes"] is None  # no accelerator was named
     assert rows["burst protection"]["load_rps"] is None
-    assert "chat breaks e2e_s" in rows["burst protection"]["evidence"]
+    assert "chat breaks E2E for" in rows["burst protection"]["evidence"]
     assert "2 bursts of 5 s" in rows["burst protection"]["evidence"]
     assert rows["failure degradation"]["replicas"] == sized.replicas[1]
     margin = document["failure_margin"]
@@ -165,6 +165,23 @@ def test_cost_does_not_steer_the_search_but_decides_the_verdict():
     assert found.replicas == size(small(), lose=0).replicas
     assert found.verdict.outcome == "fail"
     assert "USD per success" in str(found.verdict)
+
+
+def test_no_more_is_tried_than_the_resource_pool_holds():
+    standby = {"replicas": 1, "ready": {"kind": "fixed", "seconds": 5.0}}
+    asked = small(
+        requests=200,
+        **{
+            "resource_pools": [{"name": "a100", "accelerators": 3}],
+            "pools.llm.resource_pool": "a100",
+            "pools.llm.standby": standby,
+            "classes.chat.promises.min_samples": 20,
+        },
+    )
+    found = size(asked, lose=(0, 1))
+    assert found.n_max == 2
+    assert found.replicas == {0: None, 1: None}
+    assert found.verdict.reasons[0].next_action.endswith("or resource pool a100 too small")
 
 
 @pytest.mark.parametrize("lose", [Loss(count=1), Loss(count=1, at_s=10.0)])

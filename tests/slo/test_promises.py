@@ -115,7 +115,7 @@ def test_tpot_of_one_token_does_not_count(run, scenario):
     found = reason(judge(run(asked=asked, output_tokens=tokens)), "tpot_s")
     assert found.outcome == "pass"
     assert found.value == pytest.approx(0.1)
-    assert "of 1000" in found.evidence
+    assert "of 1,000" in found.evidence
 
 
 def test_cost_needs_a_price(run, scenario):
@@ -162,4 +162,4 @@ def test_replications_are_judged_together(run):
     assert judge(run(n=600)).outcome == "unknown"
     together = judge([run(n=600), run(n=600)])
     assert together.outcome == "pass"
-    assert "of 1200" in reason(together, "ttft_s").evidence
+    assert "of 1,200" in reason(together, "ttft_s").evidence

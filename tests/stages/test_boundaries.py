@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from capplan.scenario.files import load_scenario
 from capplan.simulation import simulate
 from capplan.sizing.table import protective_action
 from capplan.stages.layers import Blame
@@ -108,6 +109,14 @@ def test_the_capacity_table_says_what_every_limit_does(single_server):
     told = protective_action(scenario, scenario.pool())
     assert "gateway: refuses connections beyond 3 waiting" in told
     assert "gateway: 429 once 900 tokens of b are used, not to be retried" in told
+
+
+def test_the_capacity_table_says_what_acts_by_itself():
+    scenario = load_scenario("protected-chat")
+    told = protective_action(scenario, scenario.pool("llm"))
+    assert "breaker overfull: 503 with Retry-After 5 s while queue length is above 20" in told
+    assert "llm autoscaler: 2 to 6 replicas; llm standby: 1 replica" in told
+    assert "breaker" not in protective_action(scenario, scenario.pool("labelling"))
 
 
 def test_limits_that_are_not_set_are_no_boundaries(single_server):

@@ -69,7 +69,7 @@ def test_a_refusal_is_proved_by_the_requests_it_ended(stage):
     assert set(acted.request_ids) <= set(refused["request_id"])
     assert acted.opened >= 1
     assert acted.boundary.owner == "serving"
-    assert acted.boundary.action == "503 with Retry-After 3 s while queue_length is above 5"
+    assert acted.boundary.action == "503 with Retry-After 3 s while queue length is above 5"
     assert acted.to_json()["opened"] == acted.opened
 
 
@@ -89,9 +89,7 @@ def test_a_breaker_that_touches_no_request_acted_when_it_opened(stage):
     shrink = CUT | {"then": [{"kind": "shrink_batch", "max_num_seqs": 2}]}
     acted = found(stage([shrink]))["breakers.cut"]
     assert (acted.acted, acted.count) == (True, 0)
-    assert (
-        acted.boundary.action == "batches shrink to max_num_seqs 2 while p90 of e2e_s is above 0.5"
-    )
+    assert acted.boundary.action == "batches shrink to max_num_seqs 2 while E2E p90 is above 0.5 s"
 
 
 def test_below_its_limit_nothing_acted(stage):
@@ -100,7 +98,7 @@ def test_below_its_limit_nothing_acted(stage):
 
 def test_a_default_is_called_one_and_a_rule_that_can_act_nowhere_is_not_set(stage):
     acted = found(stage("tiered-default", rate=10.0))
-    assert acted["breakers.slow"].boundary.action.endswith("above 2 (a default, not your promise)")
+    assert acted["breakers.slow"].boundary.action.endswith("2 s (a default, not your promise)")
     assert acted["breakers.slow"].boundary.is_set
     standby = acted["breakers.standby"].boundary
     assert (standby.is_set, standby.action) == (False, "none")
