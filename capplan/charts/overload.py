@@ -30,7 +30,7 @@ def flows_in_overload(
     reference = checked(reference, shown, chart="flows_in_overload")
     figures = ordered(frame[c.FIGURE.name])
     title = f"Offered, attempted, worth it; {GREY_IS}"
-    rates = y(c.FLOW, scale=alt.Scale(type="sqrt"), title=f"{c.FLOW.title}, square-root scale")
+    rates = y(c.FLOW, scale=alt.Scale(type="sqrt"), title="requests/s, square-root scale")
     places = (x(c.TIME, scale=alt.Scale(nice=False)), rates)
     dashes = dash(c.FIGURE, figures)
     lines = (

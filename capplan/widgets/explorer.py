@@ -42,6 +42,10 @@ class Control:
             layout={"width": "46em"},
         )
 
+    def row(self, slider: Any) -> Any:
+        """Return its row of the page."""
+        return slider
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -58,9 +62,17 @@ class Choice:
         return ipywidgets.ToggleButtons(
             options=list(self.settings.items()),
             value=self.value,
-            description=self.title,
-            style={"description_width": "14em", "button_width": "auto"},
+            style={"button_width": "auto"},
         )
+
+    def row(self, buttons: Any) -> Any:
+        """Return its row of the page: the title before the buttons, where a slider has it."""
+        import ipywidgets
+
+        title = ipywidgets.HTML(
+            f'<div style="text-align:right">{_plain(self.title)}</div>', layout={"width": "14em"}
+        )
+        return ipywidgets.HBox([title, buttons])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +153,8 @@ class Explorer:
         self._idle.set()
         for name, slider in self.sliders.items():
             slider.observe(self._moved(name), names="value")
-        return ipywidgets.VBox([*self.sliders.values(), *self.shown, self.text])
+        rows = [self.controls[name].row(slider) for name, slider in self.sliders.items()]
+        return ipywidgets.VBox([*rows, *self.shown, self.text])
 
     def settle(self, timeout_s: float = 10.0) -> bool:
         """Wait until the charts show the newest values; return whether they do."""

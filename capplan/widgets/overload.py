@@ -25,7 +25,7 @@ STRONGEST = 10.0
 ON, OFF = 1.0, 2.0
 """What a choice may be set to; 0 leaves the scenario as it is."""
 ACTIONS = {
-    "backoff": ("wait before a retry", {"longer each time, drawn": ON, "none": OFF}),
+    "backoff": ("wait before a retry", {"backoff with jitter": ON, "none": OFF}),
     "retry_budget": ("retry budget", {"on": ON, "off": OFF}),
     "queue_limits": ("queue limits", {"none": OFF}),
     "breakers": ("breakers", {"tiered-default": ON, "none": OFF}),
