@@ -69,7 +69,7 @@ def service_table(budget: WaitBudget) -> pd.DataFrame:
                 "decode_s": c.decode_s,
                 "may wait_s": c.remaining_s,
                 "at prompt / output": f"{c.prompt_tokens:,.0f} / {c.output_tokens:,.0f} tokens",
-                "origin": c.origin,
+                "origin of the times": c.origin,
             }
             for c in budget.classes
         ]
