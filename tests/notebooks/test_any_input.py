@@ -43,3 +43,11 @@ def test_equal_lengths_make_the_choice_unknown(run, tmp_path):
     chosen = json.loads((tmp_path / "run" / "chosen_point.json").read_text())
     assert {pool["outcome"] for pool in chosen["pools"]} == {"unknown"}
     assert "unknown" in chosen["pools"][0]["said"]
+
+
+def test_the_page_of_stages_stands_a_plan_without_ramp_and_tells_a_storm_as_one(run):
+    page = run("04_load_stages", scenario="drills/retry-storm", surge=5.0)
+    assert "No ramp was run" in page.told
+    assert "requests/s (5 × the planned peak) for 16 s instead of" in page.told
+    assert ": **it does not come back** within 2.4 min after it; " in page.told
+    assert not re.search(r"\bnan\b", page.told)
