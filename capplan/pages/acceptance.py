@@ -102,6 +102,7 @@ def stage_table(found: Acceptance) -> pd.DataFrame:
     first = (
         frame["request_class"] + ": " + frame["promise"].map(lambda p: rule_words(p) if p else "")
     )
+    first = first.where(frame["promise"] != "", [_growing(stage) for stage in found.stages])
     return pd.DataFrame(
         {
             "stage": frame["stage"],
@@ -110,10 +111,17 @@ def stage_table(found: Acceptance) -> pd.DataFrame:
             "timed out_fraction": frame["timed_out_fraction"],
             "refused_fraction": frame["rejected_fraction"],
             "counts": np.where(frame["counts"], "yes", "no"),
-            "first broken": first.where(frame["promise"] != "", ""),
+            "first broken": first,
             "to know": frame["note"],
         }
     )
+
+
+def _growing(stage: Stage) -> str:
+    """Return whose backlog grows without end in a stage that breaks no promise yet; "" = none."""
+    grows = [r for r in stage.verdict.reasons if (r.rule, r.outcome) == ("stability", "fail")]
+    names = [r.request_class for r in grows if r.request_class]
+    return f"{listed(names)}: the backlog grows" if names else ""
 
 
 def acceptable_table(found: Acceptance) -> pd.DataFrame:

@@ -22,7 +22,8 @@ def part_of(scenario: Scenario, pool: str) -> dict[str, Any]:
     """Return the raw data of a scenario with only the classes that a pool serves.
 
     What acts by itself (breakers, autoscaler, standby) is left out, so that a batch window is
-    compared with others at the same number of replicas and on the same requests. Limits, quotas
+    compared with others at the same number of replicas and on the same requests; where there is
+    an autoscaler, as many as it brings at most. Limits, quotas
     and weights of classes and tenants that are left out go with them.
     """
     data = scenario.model_dump(mode="json", exclude_unset=True)
@@ -32,7 +33,7 @@ def part_of(scenario: Scenario, pool: str) -> dict[str, Any]:
     own = next(p for p in data["pools"] if p["name"] == pool)
     kept = {
         "classes": [c for c in data["classes"] if c["name"] in classes],
-        "pools": [_pool(own, names, classes)],
+        "pools": [_pool(own, names, classes) | {"replicas": _most(scenario, pool)}],
         "default_class": classes[0],
         "faults": [f for f in data.get("faults", []) if _strikes(f, scenario, pool)],
         "gateway": _gateway(data.get("gateway", {}), names, classes),
@@ -50,6 +51,15 @@ def left_out(scenario: Scenario, pool: str) -> str:
     if any(rule.pool in (None, pool) for rule in scenario.breakers):
         acting = ["breakers", *acting]
     return listed(acting, none="")
+
+
+def _most(scenario: Scenario, pool: str) -> int:
+    """Return a pool's replicas, or as many as its autoscaler brings and its accelerators hold."""
+    own = scenario.pool(pool)
+    if own.autoscaler is None:
+        return own.replicas
+    rooms = [r.accelerators for r in scenario.resource_pools if r.name == own.resource_pool]
+    return min([own.autoscaler.max_replicas, *(n // own.accelerators_per_replica for n in rooms)])
 
 
 def _with_classes(part: Mapping[str, Any], classes: Collection[str]) -> dict[str, Any] | None:

@@ -77,18 +77,20 @@ class Grid:
     def said(self) -> str:
         """Return what the grid says in sentences."""
         states = self.points["state"].value_counts()
-        counted = ", ".join(f"{states.get(s, 0)} {s}" for s in (*STATES.values(), "unknown"))
+        points = ", ".join(f"{states.get(s, 0)} {s}" for s in (*STATES.values(), "unknown"))
         if self.study.equal_lengths:
             return (
                 f"All requests are equally long, so **nothing follows for other lengths: the "
-                f"conclusion is unknown.** ({counted})"
+                f"conclusion is unknown.** ({points})"
             )
         if self.chosen is None:
-            return f"No point keeps every promise: {counted}."
+            pool = self.study.pool
+            count = counted(pool.replicas, "replica")
+            return f"No point of `{pool.name}` keeps every promise with {count}: {points}."
         return (
             f"**Chosen for `{self.study.pool.name}`: {self.study.told(self.chosen)}** "
             f"({self.outcome}), the most goodput inside the budget, then the shortest tail "
-            f"({counted}). The scenario has {self.study.told()}."
+            f"({points}). The scenario has {self.study.told()}."
         )
 
     def failures_said(self) -> str:

@@ -62,7 +62,7 @@ def answer_table(sizing: Sizing) -> pd.DataFrame:
             "counted by": "simulation",
             "replicas lost": lose.count,
             "replicas": "none holds" if point is None else str(point.replicas),
-            "holds when simulated": "no" if point is None else "not shown" if point.open else "yes",
+            "holds when simulated": "" if point is None else "not shown" if point.open else "yes",
             "how": "the fewest that keep every promise",
         }
         for lose, point in sizing.chosen.items()

@@ -16,6 +16,7 @@ from capplan.scenario import Queue, Scenario
 from capplan.schema import DataError
 from capplan.slo.verdict import Outcome, Reason
 from capplan.traffic.trace import Trace
+from capplan.wording import in_words
 
 Flags = npt.NDArray[np.bool_]
 
@@ -57,7 +58,7 @@ def _unowned(
     blocked = over and bool(loose)
     evidence = f"{value:.1%} of attempts waited in two queues"
     if over:
-        evidence += f", most in {' and '.join(pair)}"
+        evidence += f", most in the {' and the '.join(map(in_words, pair))}"
         evidence += f" ({'; '.join(loose)})" if loose else ", each with an owner and a wait limit"
     return Reason(
         rule="double_queue",
@@ -104,7 +105,7 @@ def _half_spent_of(
         outcome, evidence = "unknown", f"{twice:.1%} of requests waited in two queues without limit"
     if outcome == "fail":
         pair = _most_often({layer: over[:, i] for i, layer in enumerate(SERIES)})
-        told = (f"{layer} (half of {budget[layer]:.3g} s)" for layer in pair)
+        told = (f"the {in_words(layer)} (half of {budget[layer]:.3g} s)" for layer in pair)
         evidence += f", most in {' and '.join(told)}"
     actions = {
         "fail": "let one queue hold the wait: shorten the other, or pass on only what can start",

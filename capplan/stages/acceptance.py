@@ -86,8 +86,7 @@ class Acceptance:
         if self.baseline is not None:
             yield self.baseline
         if self.ramp is not None:
-            yield from self.ramp.voids
-            yield from self.ramp.steps
+            yield from self.ramp.in_turn()
         yield from self.findings.others.values()
 
     def stage(self, kind: str) -> Stage | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from capplan.slo import Outcome, Reason
 from capplan.stages.breaks import broken, stated
 from capplan.statistics import share_interval
+from capplan.wording import rule_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,5 +90,5 @@ def _hurt(scenario: Scenario, table: pd.DataFrame, over: Sequence[str]) -> str |
         promises = scenario.request_class(str(name)).promises
         for rule in stated(promises):
             if broken(own, promises, rule).proven:
-                return f"{tenant}'s {name} {rule}"
+                return f"{tenant}'s {name} {rule_words(rule)}"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,15 @@ class Ramp:
     def interval(self) -> tuple[float, float]:
         """Return the load up to which nothing breaks, and from which something surely does."""
         return interval_of([s for s in self.steps if s.counts])
+
+    def in_turn(self) -> Iterator[Stage]:
+        """Yield the steps in order of load, void tries before what they gave way to."""
+        left = list(self.voids)
+        for one in self.steps:
+            tries = [void for void in left if void.load_rps <= one.load_rps]
+            left = [void for void in left if void.load_rps > one.load_rps]
+            yield from (*tries, one)
+        yield from left
 
     @property
     def client_limit_rps(self) -> float:

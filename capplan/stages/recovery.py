@@ -236,9 +236,8 @@ def _replica_rules(stage: Stage, turns: int) -> Reason:
         "replicas_as_before",
         held,
         value=after,
-        evidence=f"{counted(before, 'replica')} before the overload, {most:g} at most, "
-        f"{after:g} at the "
-        f"end; {counted(turns, 'turn')} up and down{flaps}",
+        evidence=f"{counted(before, 'replica')} of all pools before the overload, {most:g} at "
+        f"most, {after:g} at the end; {counted(turns, 'turn')} up and down{flaps}",
         action="lengthen the stabilisation window, release what was added",
     )
 

@@ -46,6 +46,7 @@ def test_a_protected_pool_alone_keeps_the_limits_of_its_callers_only(kind, tenan
     alone = pages.pools.study_pool(page, kind, requests=50, load=1.0)
     assert {quota.tenant for quota in alone.scenario.gateway.quotas} == tenants
     assert not alone.pool.is_elastic
+    assert alone.pool.replicas == (6 if kind == "continuous" else 1)  # what the autoscaler brings
     assert alone.scenario.breakers == ()
     told = pages.pools.study_parts(alone)[-1]
     acting = "only the window differs: breakers, an autoscaler and a standby."

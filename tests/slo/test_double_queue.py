@@ -32,7 +32,7 @@ def test_two_queues_that_each_spend_over_half_their_budget_are_double_queueing(w
     found = reason(waiting(0.3, 0.3, **LIMITS))
     assert found.outcome == "fail"
     assert found.value == 1.0
-    assert "service_queue (half of 0.5 s) and scheduler_queue" in found.evidence
+    assert "service queue (half of 0.5 s) and the scheduler queue" in found.evidence
     assert found.next_action
 
 
