@@ -21,7 +21,7 @@ from capplan.pages import (
 from capplan.pages.page import Page, open_page
 from capplan.pages.reader import has_reader
 from capplan.pages.telling import drawn, listed, show, table, told
-from capplan.wording import counted, rule_words
+from capplan.wording import counted, in_layer, rule_words
 
 __all__ = [
     "Page",
@@ -36,6 +36,7 @@ __all__ = [
     "fits",
     "goals",
     "has_reader",
+    "in_layer",
     "listed",
     "open_page",
     "pools",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from capplan.pages.telling import listed, named, once, told
-from capplan.wording import in_layer, rule_words
+from capplan.wording import counted, in_layer, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -197,7 +197,8 @@ def _budget(page: Page) -> Finding:
     reasons = found["verdict"]["reasons"]
     text = "every limit is what the promises leave"
     if reasons:
-        text = f"{reasons[0]['next_action']} (and {len(reasons) - 1} more findings)"
+        first, more = reasons[0], counted(len(reasons) - 1, "more finding")
+        text = f"{rule_words(first['rule'])}: {first['next_action']} (and {more})"
     return Finding(
         part="wait budget", outcome=found["verdict"]["outcome"], said=text, artefact="budget.json"
     )

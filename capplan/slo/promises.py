@@ -131,9 +131,7 @@ def _latency_reasons(
     name = f"{rule.removesuffix('_s').upper()} p{100 * probability:g}"
     if origin(judged.promises, "quantile") == "default":
         name += " (the quantile is a default)"
-    text = (
-        f"{name} {_interval(found)} s, promised {limit:g} s, of {found.n:,} with failures as +inf"
-    )
+    text = f"{name} {_interval(found)} promised {limit:g} s, of {found.n:,} with failures as +inf"
     outcome = _upper(found, limit)
     yield judged.reason(
         rule, outcome, value=found.value, evidence=text, next_action=_next(outcome, NEXT_LATENCY)
@@ -147,7 +145,7 @@ def _latency_reasons(
             outcome="fail",
             value=alone.value,
             limit=limit,
-            evidence=f"{name} of successes alone, {_interval(alone)} s, would hide "
+            evidence=f"{name} of successes alone, {_interval(alone)} would hide "
             f"{counted(found.n - alone.n, 'request')} that did not succeed",
             next_action="quote success-only latency only beside the success share",
             request_class=judged.request_class.name,
@@ -298,7 +296,10 @@ def _next(outcome: Outcome, action: str) -> str:
 
 
 def _interval(found: Estimate) -> str:
-    return str(found) if math.isfinite(found.value) else round_to(found.value, math.nan)
+    """Return an estimate and its interval; a wait without end is "never"."""
+    if not math.isfinite(found.value):
+        return "never,"
+    return f"{str(found).replace('inf', 'no bound')} s,"
 
 
 def _plain(share: float) -> str:

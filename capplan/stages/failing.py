@@ -96,6 +96,8 @@ def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
     name = str(fault.get("pool") or pool.name)
     count = min(fault.get("count", 1), pool.most_replicas)
     some = f"{'one' if count == 1 else count} of {counted(pool.replicas, f'{name} replica')}"
+    if pool.replicas == 1:
+        some = f"the only {name} replica"
     if pool.is_elastic:  # how many there are then is not known
         some = counted(count, f"{name} replica")
     told = {

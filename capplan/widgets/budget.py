@@ -92,13 +92,13 @@ def _percentages(budget: ClassBudget) -> Values:
 
 def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     from capplan import charts
-    from capplan.pages import rule_words, told
+    from capplan.pages import in_layer, rule_words, told
     from capplan.results import headline
 
     over = waits[waits["over"]]
     breaks = [
-        f"{row['request_class']} waits {told(row['wait_s'], '_s')} in {row['layer']}, more than "
-        f"its {told(row['share_s'], '_s')}"
+        f"{row['request_class']} waits {told(row['wait_s'], '_s')} {in_layer(row['layer'])}, "
+        f"more than its {told(row['share_s'], '_s')}"
         for row in over.to_dict("records")
     ]
     breaks += [

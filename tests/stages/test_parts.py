@@ -17,6 +17,7 @@ from capplan.stages.loads import loads_of
 from capplan.stages.metrics import levels
 from capplan.stages.playing import play, step
 from capplan.stages.protection import protections
+from capplan.stages.ramp import Ramp
 from capplan.stages.recovery import errors_back
 from capplan.stages.rules import starves, unowned_queues
 from capplan.stages.run import run_stages
@@ -265,3 +266,16 @@ def test_other_stages_can_be_chosen(single_server):
     assert {r.rule for r in found.verdict.reasons} >= {"soak_promises", "no_leak"}
     assert found.ramp is None
     assert found.to_json()["trends"]
+
+
+def test_void_tries_stand_before_the_step_that_they_gave_way_to(single_server):
+    run = play(single_server(), {"kind": "steady", "rate_rps": 1.0}, duration_s=20.0, seed=1)
+
+    def at(name, load_rps):
+        return stage_of(name, "ramp", load_rps, run, start_s=0.0, end_s=20.0)
+
+    ramp = Ramp(
+        steps=(at("1", 1.0), at("between", 1.5), at("2", 2.0)),
+        voids=(at("void 2", 2.0), at("void 3", 3.0)),
+    )
+    assert [s.name for s in ramp.in_turn()] == ["1", "between", "void 2", "2", "void 3"]
