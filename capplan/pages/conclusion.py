@@ -233,6 +233,9 @@ def _stages(page: Page) -> Finding:
             f"{in_layer(first['layer'])}, at {told(first['load_rps'], '_rps')}; "
             f"surely none up to {told(first['interval'][0], '_rps')}"
         )
+    acted = [p["boundary"] for p in found["protective_actions"] if p["acted"]]
+    own = [name for name in acted if not name.startswith("classes.")]  # what is no caller's
+    text += f". Limits that acted: {listed(own)}"
     return Finding(part="load", outcome=found["verdict"]["outcome"], said=text, artefact=name)
 
 

@@ -80,3 +80,25 @@ def test_the_time_by_layer_adds_up_to_the_mean_latency(result):
     for name, total in layers.items():
         own = parts[(done["request_class"] == name).to_numpy()]
         assert total == pytest.approx(own.mean().sum())
+
+
+def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
+    page = pages.open_page("chat-service", run_folder=str(tmp_path), seed=1)
+    acted = {
+        "classes.chat.promises.deadline_s": True,
+        "gateway.rate_limit": True,
+        "breakers.overfull": True,
+        "gateway.queue.length": False,
+    }
+    summary = {
+        "stages": [{"kind": "ramp", "load_rps": 3.0}],
+        "first_degradation": None,
+        "protective_actions": [{"boundary": b, "acted": did} for b, did in acted.items()],
+        "verdict": {"outcome": "pass"},
+    }
+    page.leave("stages/summary.json", summary)
+    [load] = [f for f in conclude(page, result).findings if f.part == "load"]
+    assert load.said == (
+        "no promise broken up to 3 requests/s. "
+        "Limits that acted: gateway.rate_limit and breakers.overfull"
+    )
