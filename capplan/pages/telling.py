@@ -24,6 +24,7 @@ UNITS: tuple[tuple[str, float, str], ...] = (
     ("_bytes", 2.0**-30, " GiB"),
 )
 IN_CELLS = ("_fraction",)
+LONG_NAME = re.compile(r"[\w.-]{25,}")
 CODED = ("layer", "outcome_layer", "outcome", "reason", "rule")
 """How a quantity is printed, by the suffix of its name: factor and unit. Times are in words.
 Cells of :data:`CODED` columns hold names of this project, shown in words."""
@@ -107,12 +108,15 @@ def _row(tag: str, cells: Iterable[str], styles: Iterable[str]) -> str:
 
 
 def _marked(text: str) -> str:
-    """Return a text as HTML, names in backticks as code.
+    """Return a text as HTML: names in backticks as code, long ones with places to break.
 
     >>> _marked("`llm` < 2")
     '<code>llm</code> &lt; 2'
+    >>> _marked("pools.llm.batching.scheduler")
+    'pools.<wbr>llm.<wbr>batching.<wbr>scheduler'
     """
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return LONG_NAME.sub(lambda name: re.sub(r"([._])", r"\1<wbr>", name[0]), marked)
 
 
 def _heading(name: str) -> str:
