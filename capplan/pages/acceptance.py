@@ -253,19 +253,19 @@ def acting_said(stage: Stage, degraded: float) -> str:
 
 
 def action_table(found: Acceptance) -> pd.DataFrame:
-    """Return the boundaries that ended requests, and those that are not set."""
+    """Return the boundaries that ended, degraded or dropped attempts, and those not set."""
     rows = [
         {
             "boundary": p.boundary.field,
             "owner": p.boundary.owner or "nobody",
             "protective action": p.boundary.action,
-            "requests ended": p.count,
+            "attempts": p.count,
             "first at_rps": p.first_at_rps,
         }
         for p in found.protections
         if p.acted or not p.boundary.is_set
     ]
-    columns = ["boundary", "owner", "protective action", "requests ended", "first at_rps"]
+    columns = ["boundary", "owner", "protective action", "attempts", "first at_rps"]
     return pd.DataFrame(rows, columns=columns)
 
 
