@@ -75,6 +75,10 @@ class Choice:
         return ipywidgets.HBox([title, buttons])
 
 
+MOST_TOLD = 5
+"""Things that break which a view tells one by one: where everything does, a list helps nobody."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What is seen for some values: charts, sentences, and what breaks, which is told in red."""
@@ -83,9 +87,16 @@ class View:
     sentences: tuple[str, ...]
     broken: tuple[str, ...] = ()
 
+    @property
+    def told_broken(self) -> tuple[str, ...]:
+        """Return the first things that break, and how many there are beside them."""
+        more = len(self.broken) - MOST_TOLD
+        rest = (f"and {more} more",) if more > 0 else ()
+        return (*self.broken[:MOST_TOLD], *rest)
+
     def parts(self) -> list[Any]:
         """Return charts and texts in the order a page shows them."""
-        told = [f"**Breaks:** {text}" for text in self.broken]
+        told = [f"**Breaks:** {text}" for text in self.told_broken]
         return [*self.charts, *self.sentences, *told]
 
     def html(self) -> str:
@@ -93,7 +104,7 @@ class View:
         good = "".join(f"<p>{_plain(text)}</p>" for text in self.sentences)
         red = "".join(
             f'<p style="color:#B00020;font-weight:600">Breaks: {_plain(text)}</p>'
-            for text in self.broken
+            for text in self.told_broken
         )
         return f'<div class="capplan-view">{good}{red}</div>'
 

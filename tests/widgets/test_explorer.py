@@ -135,3 +135,10 @@ def test_an_error_while_looking_is_told_and_the_next_move_works():
     explorer.sliders["size"].value = 4
     assert explorer.settle()
     assert drawn_sizes(explorer) == [4]
+
+
+def test_a_view_in_which_everything_breaks_tells_the_first_things_and_counts_the_others():
+    view = View(charts=(), sentences=(), broken=tuple(f"thing {i}" for i in range(9)))
+    told = [f"**Breaks:** thing {i}" for i in range(5)]
+    assert view.parts() == [*told, "**Breaks:** and 4 more"]
+    assert view.html().count("<p ") == 6
