@@ -9,6 +9,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies.batching import STEP
@@ -41,7 +42,8 @@ MOMENTS = [
 ]
 
 
-@quick
+@pytest.mark.slow
+@settings(quick, max_examples=500)
 @random_runs
 def test_books_balance_segments_add_up_and_limits_hold(build, trace_of, scenario, rows):
     built = build(**scenario)

@@ -1,5 +1,7 @@
 """How random pools queue and batch."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 maybe = st.none
@@ -57,6 +59,7 @@ def continuous(orders=ORDERS):
     )
 
 
+@cache
 def optional():
     """Return continuous batching with some of what an engine has beyond the plain scheduler."""
     prompts = {
@@ -106,6 +109,7 @@ def keeping(batching):
     return batching | ({"reserved": []} if batching["max_num_seqs"] * KEPT["fraction"] < 1 else {})
 
 
+@cache
 def static():
     return st.fixed_dictionaries(
         {
@@ -120,6 +124,7 @@ def static():
     )
 
 
+@cache
 def policies():
     return st.fixed_dictionaries(
         {
@@ -130,6 +135,7 @@ def policies():
     )
 
 
+@cache
 def levelled():
     """Return dynamic batching with preferred sizes and levels."""
     more = st.fixed_dictionaries(
@@ -145,6 +151,7 @@ def levelled():
     return st.builds(lambda plain, options: plain | options, dynamic(), more)
 
 
+@cache
 def dynamic():
     return st.fixed_dictionaries(
         {
@@ -171,6 +178,7 @@ RANKED = [
 ]
 
 
+@cache
 def compiled_options():
     """Return some of what compiled steps have beyond the plain scheduler."""
     draft = st.fixed_dictionaries(

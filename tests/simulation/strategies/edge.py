@@ -1,9 +1,12 @@
 """Random callers and gateways."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 from strategies.batching import PLAIN, maybe, queues
 
 
+@cache
 def classes(name, pool):
     retry = st.fixed_dictionaries(
         {
@@ -35,6 +38,7 @@ def classes(name, pool):
     )
 
 
+@cache
 def gateways():
     both = st.builds(lambda plain, more: plain | more, plain_gateways(), st.just({}) | guarded())
     return both.map(acting)
@@ -51,6 +55,7 @@ def acting(gateway):
     return {name: value for name, value in gateway.items() if not idle.get(name)}
 
 
+@cache
 def guarded():
     """Return what a gateway can limit by tenant, class, priority, token and connection."""
     length = st.integers(1, 6)
@@ -89,6 +94,7 @@ def guarded():
     )
 
 
+@cache
 def plain_gateways():
     kept = st.sampled_from([{}, {"lookup_s": 0.03, "capacity": 3, "ttl_s": 0.5}])
     limit = st.fixed_dictionaries({"rate_rps": st.floats(2, 40), "burst": st.integers(1, 5)})

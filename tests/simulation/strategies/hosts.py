@@ -1,5 +1,7 @@
 """Random users who wait, and pools that share hosts."""
 
+from functools import cache
+
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies.batching import STEP, maybe
@@ -31,6 +33,7 @@ rates = {
 }
 
 
+@cache
 def request_class(name):
     retry = {
         "max_attempts": st.integers(1, 3),
@@ -51,6 +54,7 @@ def request_class(name):
     )
 
 
+@cache
 def a_pool(name):
     return st.fixed_dictionaries(
         {

@@ -1,5 +1,7 @@
 """Random pools, some of which scale."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 from strategies.batching import (
     continuous,
@@ -12,6 +14,7 @@ from strategies.batching import (
 )
 
 
+@cache
 def elastic():
     """Return what lets the replicas of a pool come and go within seconds."""
     laws = st.sampled_from(
@@ -52,10 +55,12 @@ def elastic():
     )
 
 
+@cache
 def pools(name):
     return st.builds(lambda plain, more: plain | more, plain_pools(name), st.just({}) | elastic())
 
 
+@cache
 def plain_pools(name):
     return st.fixed_dictionaries(
         {

@@ -1,5 +1,7 @@
 """Random faults, and breakers that react to them."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 from strategies.batching import maybe
 
@@ -23,6 +25,7 @@ BY_LAW = [
 ]
 
 
+@cache
 def faults():
     where, when = st.sampled_from([None, "a", "b"]), st.floats(0, 3)
     crash = {"count": st.integers(1, 3), "down_s": maybe() | st.floats(0.05, 2)}
@@ -41,6 +44,7 @@ BUNDLED = {"above": "default", "below": "default"}
 """A rule of a bundled set may stand where it can act in no pool."""
 
 
+@cache
 def breakers(index):
     """Return a rule of every kind of metric and action; where it can't act, it does not."""
     classes = st.sampled_from([[], [], ["chat"], ["embed"]])
