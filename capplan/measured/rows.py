@@ -29,10 +29,10 @@ def read_rows(path: Path) -> pd.DataFrame:
     Columns are ``NUMBERS`` (as float64, those that are there) and ``outcome``.
     """
     kinds = [SUFFIXES[suffix] for suffix in path.suffixes if suffix in SUFFIXES]
+    if not path.is_file():
+        raise DataError("an existing file, or a folder of a measured run", where=path)
     if not kinds:
         raise DataError(f"a file that ends in one of {', '.join(SUFFIXES)}", where=path)
-    if not path.is_file():
-        raise DataError("an existing file", where=path)
     try:
         frame = _frame(path, kinds[-1])
     except DataError:

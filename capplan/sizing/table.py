@@ -97,7 +97,7 @@ def _degraded(point: Point | None) -> tuple[float, str]:
 
 def _not_shown(point: Point | None) -> str:
     if point is None:
-        return "no number of replicas was found that holds"
+        return "not measured: a size with none lost was not asked for, or none holds"
     return (
         f"not shown: no promise broken at {point.replicas} with {point.lose}, "
         f"but {_samples(point)} are too few to tell {point.open[0].rule}"

@@ -124,3 +124,8 @@ def test_a_server_says_itself_whether_it_forms_steps_ahead():
     assert not formed_ahead(Server(engine="vllm 0.19.0", async_scheduling=False))
     assert formed_ahead(Server(engine="vllm 0.9", async_scheduling=True))
     assert not formed_ahead(Server(engine="TensorRT-LLM 1.0"))
+
+
+def test_a_run_that_is_not_there_is_told_as_missing(tmp_path):
+    with pytest.raises(DataError, match="an existing file, or a folder of a measured run"):
+        read_measured(tmp_path / "my-run")
