@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from capplan.scenario import Scenario
 
 BY_ITSELF = {
-    "autoscaler": "an autoscaler",
-    "standby": "a standby",
+    "autoscaler": "the autoscaler (all the replicas it may bring are there)",
+    "standby": "the standby",
 }
 """What changes the number of a pool's replicas while a run goes on."""
 METERS = ("allowances", "rate_limits", "token_limits", "quotas")

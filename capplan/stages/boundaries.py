@@ -153,7 +153,7 @@ def _refusals(gateway: Gateway) -> Iterator[tuple[str, ...]]:
     if gateway.drop_final_retries:
         yield "drop_final_retries", "final_retry", "drops retries of what must not be retried"
     if (longest := gateway.max_prompt_tokens) is not None:
-        action = f"413 beyond {longest} prompt tokens, not to be retried"
+        action = f"413 beyond {longest:,} prompt tokens, not to be retried"
         yield "max_prompt_tokens", "prompt_too_long", action
     if (budget := gateway.retry_budget) is not None:
         action = f"drops retries beyond {budget.retry_fraction:.0%} of first attempts"
@@ -188,13 +188,13 @@ def _metered(meter: Allowance | RequestLimit | TokenLimit) -> Iterator[tuple[str
     whose = f" of {meter.tenant}" if meter.tenant is not None else ""
     if isinstance(meter, Allowance):
         per = "" if meter.period_s is None else f" in {meter.period_s:g} s"
-        action = f"429 once {meter.tokens} tokens{whose} are used{per}, not to be retried"
+        action = f"429 once {meter.tokens:,} tokens{whose} are used{per}, not to be retried"
         yield f"allowances.{name}.tokens", f"quota_exhausted:{name}", action
     elif isinstance(meter, TokenLimit):
         path, burst = f"token_limits.{name}", meter.burst_tokens
-        action = f"429 beyond {meter.rate_tokens_per_s:g} tokens/s{whose} (burst {burst})"
+        action = f"429 beyond {meter.rate_tokens_per_s:,.15g} tokens/s{whose} (burst {burst:,})"
         yield f"{path}.rate_tokens_per_s", f"token_limit:{name}", action
-        action = f"413 for a request{whose} of more than {burst} tokens, not to be retried"
+        action = f"413 for a request{whose} of more than {burst:,} tokens, not to be retried"
         yield f"{path}.burst_tokens", f"request_too_large:{name}", action
     else:
         action = f"429 beyond {meter.rate_rps:g}/s{whose} (burst {meter.burst})"

@@ -49,7 +49,7 @@ def test_a_protected_pool_alone_keeps_the_limits_of_its_callers_only(kind, tenan
     assert alone.pool.replicas == (6 if kind == "continuous" else 1)  # what the autoscaler brings
     assert alone.scenario.breakers == ()
     told = pages.pools.study_parts(alone)[-1]
-    acting = "only the window differs: breakers, an autoscaler and a standby."
+    acting = "(all the replicas it may bring are there) and the standby."
     assert told.endswith(acting) == (kind == "continuous")
 
 
