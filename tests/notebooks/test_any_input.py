@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
         ("02_wait_budget", "mixed-modality"),
         ("03_batch_window", "embedding-batch"),
         ("03_batch_window", "mixed-modality"),
+        ("03_batch_window", "protected-chat"),
+        ("05_failure_margin", "protected-chat"),
     ],
 )
 def test_a_page_takes_any_bundled_scenario(stem, scenario, run):
