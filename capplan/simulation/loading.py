@@ -35,6 +35,19 @@ def load_bytes(pool: Pool) -> float:
     )
 
 
+def load_alone_s(pool: Pool, rules: ModelLoad, host: Host | None) -> float:
+    """Return how long a replica takes to load where nobody else uses its host, s."""
+    return rules.start_s + load_bytes(pool) / _rate(pool, host)
+
+
+def _rate(pool: Pool, host: Host | None) -> float:
+    rate = load_rate_bytes_per_s(pool, host)
+    if rate is None:
+        msg = f"pool {pool.name}: a bandwidth, to load a model"
+        raise ValueError(msg)
+    return rate
+
+
 class Loader:
     """Loads the model of a pool's replicas, each on its host; None of its own is its own host."""
 
@@ -58,10 +71,7 @@ class Loader:
         """Start the load of the pool's replica of that number; ``done`` is called at its end."""
         names = self._pool.hosts
         host = self._hosts[names[number % len(names)]] if names else None
-        rate = load_rate_bytes_per_s(self._pool, host)
-        if rate is None:
-            msg = f"pool {self._pool.name}: a bandwidth, to load a model"
-            raise ValueError(msg)
+        rate = _rate(self._pool, host)
         taken = tuple(rate if name in self._rules.rates else 0.0 for name in RATES)
         return Load(
             start_s=self._rules.start_s,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.faults import GeneratorLimit
+from capplan.simulation.loading import load_alone_s
 from capplan.wording import counted
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> Failure:
     pool = scenario.pool(stated.get("pool") or plan.failed_pool)
     fault = {k: v for k, v in stated.items() if k not in OF_LAW} | {"at_s": at_s}
     if plan.failure == "model_reload":
-        return _reload(fault, pool, at_s)
+        return _reload(fault, scenario, pool, at_s=at_s, down_s=down_s)
     if plan.failure == "node_loss" and not {"host", "node"} & fault.keys():
         fault |= _node(pool)
     length = LASTS[plan.failure]
@@ -81,10 +82,17 @@ def _node(pool: Pool) -> dict[str, Any]:
     return {"host": pool.hosts[0], "pool": None} if pool.hosts else {"pool": pool.name, "node": 0}
 
 
-def _reload(fault: dict[str, Any], pool: Pool, at_s: float) -> Failure:
-    if fault.get("load_s") is None and pool.model_load is None:
-        fault = fault | {"load_s": pool.cold_start_s or 60.0}
-    load_s = fault.get("load_s") or pool.cold_start_s or 0.0
+def _reload(
+    fault: dict[str, Any], scenario: Scenario, pool: Pool, *, at_s: float, down_s: float
+) -> Failure:
+    """Return a rolling reload, and when its last replica is back if no other work slows it."""
+    load_s = fault.get("load_s")
+    if load_s is None and pool.model_load is None:
+        load_s = down_s
+        fault = fault | {"load_s": load_s}
+    elif load_s is None and pool.model_load is not None:
+        host = next((h for h in scenario.hosts if h.name in pool.hosts), None)
+        load_s = load_alone_s(pool, pool.model_load, host)
     turns = math.ceil((fault.get("count") or pool.replicas) / fault.get("max_unavailable", 1))
     ends_s = at_s + turns * (fault.get("drain_s", 30.0) + load_s)
     most = fault.get("max_unavailable", 1)

@@ -70,6 +70,31 @@ def test_a_hang_ends_by_itself_before_it_is_noticed_or_with_the_restart(
     assert failure_of(scenario, at_s=100.0, down_s=60.0).ends_s == ends_s
 
 
+@pytest.mark.parametrize(
+    ("pool", "stated", "load_s"),
+    [
+        ({}, {}, 60.0),
+        ({}, {"load_s": 7.0}, 7.0),
+        (
+            {
+                "model_load": {"start_s": 5.0, "bytes": 1e9},
+                "load_bandwidth_bytes_per_s": 1e8,
+            },
+            {},
+            15.0,
+        ),
+    ],
+)
+def test_a_rolling_reload_ends_when_the_last_of_two_has_drained_and_loaded(
+    single_server, pool, stated, load_s
+):
+    """Two turns of 30 s of grace and a load: as stated, by its bytes, else as long as a loss."""
+    faults = [{"kind": "model_reload", "at_s": 3.0, **stated}] if stated else []
+    scenario = made(single_server, "model_reload", pool=pool, faults=faults)
+    found = failure_of(scenario, at_s=100.0, down_s=60.0)
+    assert found.ends_s == 100.0 + 2 * (30.0 + load_s)
+
+
 def test_a_fault_of_the_scenario_says_how_it_strikes(single_server):
     slow = {"kind": "slow", "at_s": 3.0, "factor": 5.0, "count": 2, "for_s": 7.0}
     scenario = made(single_server, "slow", plan={"down_s": None}, faults=[slow])
