@@ -284,10 +284,13 @@ class Fleet:
 
 
 def _by_cold_start(rules: Pool) -> Lifecycle:
-    """Return the life of replicas of which one number is known, or how they load."""
-    if rules.model_load is not None and rules.cold_start_s is None:
+    """Return the life of replicas of which one number is known, or how they load.
+
+    A pool with neither has no autoscaler: all that ever starts in it is its standby.
+    """
+    if rules.cold_start_s is None:
         return Lifecycle()
-    return Lifecycle(model_load=FixedTime(seconds=rules.cold_start_s or 0.0))
+    return Lifecycle(model_load=FixedTime(seconds=rules.cold_start_s))
 
 
 def drawn_s(law: Duration, draws: np.random.Generator) -> float:
