@@ -23,6 +23,7 @@ from tqdm.auto import tqdm as notebook_tqdm
 
 from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
+from capplan.formatting import counted
 from capplan.results import headline
 from capplan.scenario import Scenario, Steady
 from capplan.scenario.files import with_values
@@ -30,7 +31,6 @@ from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.slo import judge
 from capplan.traffic.draw import draw
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.slo import Verdict

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from capplan.budget.results import SEVERITY, ClassBudget, Finding
 from capplan.budget.service import PoolService
+from capplan.formatting import counted
 from capplan.replica.footprint import FULL, footprint_fraction
 from capplan.scenario import Part, Queue, RequestClass, Scenario
-from capplan.wording import counted
 
 TOLERANCE_FRACTION = 0.05
 """Limits that differ by less count as equal: budgets from two draws of one load differ as much."""

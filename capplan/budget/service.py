@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from capplan.budget.loads import ClassLoad, mix_of
 from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
 from capplan.replica.footprint import pool_of_model
-from capplan.replica.latency import StepTime, batch_seconds
 from capplan.replica.static import padded_s, static_step_time
+from capplan.replica.step_time import StepTime, batch_seconds
 from capplan.scenario import DynamicBatching, Pool, RequestClass, StaticBatching
 
 

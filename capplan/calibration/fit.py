@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from capplan.calibration.fit_scope import from_engine, notes, scope
 from capplan.calibration.replays import (
     Floats,
     Run,
@@ -31,10 +32,9 @@ from capplan.calibration.replays import (
     trial_scenario,
 )
 from capplan.calibration.result import PARAMETERS, Calibration, Fitted
-from capplan.calibration.telling import from_engine, notes, scope
 from capplan.measured import Measured
 from capplan.replica.calibrated import implied
-from capplan.replica.latency import step_time
+from capplan.replica.step_time import step_time
 from capplan.schema import DataError
 
 PRIOR_MEAN = np.array([0.0, 0.0, 0.0, 1.0])

@@ -14,6 +14,7 @@ from capplan.catalog.accelerators import (
 )
 from capplan.catalog.dtypes import BYTES, Dtype
 from capplan.catalog.huggingface import model_from_config, model_from_mapping
+from capplan.catalog.lookup import model, model_names
 from capplan.catalog.models import Model
 from capplan.catalog.parameters import (
     attention_parameters,
@@ -22,7 +23,6 @@ from capplan.catalog.parameters import (
     expert_parameters,
 )
 from capplan.catalog.prices import Price, price, prices
-from capplan.catalog.shelf import model, model_names
 
 __all__ = [
     "BYTES",

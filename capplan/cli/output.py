@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from capplan.wording import counted
+from capplan.formatting import counted, format_value
 
 
 def print_json(document: Any) -> None:
@@ -18,33 +18,9 @@ def print_json(document: Any) -> None:
 
 def print_table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> None:
     """Print rows in columns: text to the left, figures to the right."""
-    sys.stdout.write(table(rows, heads) + "\n")
+    from capplan.display import table_of
 
-
-def table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> str:
-    """Return rows in columns under their heads.
-
-    >>> print(table([("chat", 0.51234), ("batch", None)], ["class", "TTFT p99 (s)"]))
-    class  TTFT p99 (s)
-    chat          0.512
-    batch       unknown
-    """
-    from capplan.report.figures import shown
-
-    raw = [list(row) for row in rows]
-    cells = [list(heads), *([shown(value) for value in row] for row in raw)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
-    right = [
-        bool(raw) and all(not isinstance(row[i], str) for row in raw) for i in range(len(heads))
-    ]
-    lines = (
-        "  ".join(
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(row, widths, right, strict=True)
-        )
-        for row in cells
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    sys.stdout.write(f"{table_of(rows, heads)}\n")
 
 
 def spread(figures: Any, names: Sequence[str]) -> list[Any]:
@@ -66,9 +42,10 @@ def print_verdict(verdict: Mapping[str, Any]) -> None:
 
 
 def _reason(reason: Mapping[str, Any]) -> list[str]:
-    from capplan.report.figures import shown
 
-    value, limit = ("" if reason.get(k) is None else shown(reason[k]) for k in ("value", "limit"))
+    value, limit = (
+        "" if reason.get(k) is None else format_value(reason[k]) for k in ("value", "limit")
+    )
     where = reason.get("field") or reason.get("request_class") or ""
     action = reason.get("next_action") or ""
     return [reason.get("outcome") or "", reason.get("rule", ""), where, value, limit, action]

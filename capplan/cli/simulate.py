@@ -19,7 +19,7 @@ from capplan.cli.parsing import (
     add_trace,
     scenario_of,
 )
-from capplan.wording import counted
+from capplan.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.encoding import plain
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
-    from capplan.results import books, headline
+    from capplan.results import conservation_table, headline
     from capplan.simulation import simulate
     from capplan.slo import judge
     from capplan.traffic.draw import draw
@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
         {
             "run_id": inputs_of(result).run_id,
             **headline(result),
-            "books": books(result, by=("request_class",)).to_dict("records"),
+            "books": conservation_table(result, by=("request_class",)).to_dict("records"),
             "verdict": verdict,
         }
     )
@@ -127,9 +127,11 @@ def _caches(document: Mapping[str, Any]) -> list[list[Any]]:
 
 def _wasted(document: Mapping[str, Any]) -> str:
     """Return what was computed for nobody, and who waited twice, in a sentence."""
-    from capplan.report.figures import shown
+    from capplan.formatting import format_value
 
-    tokens, seconds = (shown(document[f"wasted_{unit}"]) for unit in ("tokens", "accelerator_s"))
+    tokens, seconds = (
+        format_value(document[f"wasted_{unit}"]) for unit in ("tokens", "accelerator_s")
+    )
     share, twice = (
         document["wasted_accelerator_fraction"],
         document["double_queued"]["requests_fraction"],

@@ -96,9 +96,13 @@ def inputs_of(result: RunResult) -> Inputs:
 
 def result_tables(result: RunResult) -> dict[str, pd.DataFrame]:
     """Return the tables of a run by the names they are stored under."""
-    from capplan.results import books
+    from capplan.results import conservation_table
 
-    return {"requests": result.requests, "timeline": result.timeline, "books": books(result)}
+    return {
+        "requests": result.requests,
+        "timeline": result.timeline,
+        "books": conservation_table(result),
+    }
 
 
 def store(

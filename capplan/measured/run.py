@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted
 from capplan.measured.repetition import Repetition, repetition
 from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
 from capplan.schema import OUTCOMES, DataError, require_columns
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd

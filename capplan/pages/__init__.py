@@ -3,6 +3,8 @@
 Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
 """
 
+from capplan.display import table
+from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.pages import (
     acceptance,
     batching,
@@ -18,10 +20,9 @@ from capplan.pages import (
     sizing,
     traffic,
 )
+from capplan.pages.frontend import has_reader
 from capplan.pages.page import Page, open_page
-from capplan.pages.reader import has_reader
-from capplan.pages.telling import drawn, listed, show, table, told
-from capplan.wording import counted, in_layer, rule_words
+from capplan.pages.showing import drawn, show
 
 __all__ = [
     "Page",
@@ -34,6 +35,7 @@ __all__ = [
     "drawn",
     "fidelity",
     "fits",
+    "format_value",
     "goals",
     "has_reader",
     "in_layer",
@@ -46,6 +48,5 @@ __all__ = [
     "show",
     "sizing",
     "table",
-    "told",
     "traffic",
 ]

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import listed, told
-from capplan.results import books, headline, per_request, queue_waits
+from capplan.formatting import counted, format_value, in_layer, listed, rule_words
+from capplan.results import conservation_table, headline, per_request, queue_waits
 from capplan.results.breakers import open_spans, rule_at
 from capplan.stages.rules import not_applicable
 from capplan.stages.scaling import added
 from capplan.stages.stage import with_warmup
 from capplan.statistics import batch_means, quantile_interval
-from capplan.wording import counted, in_layer, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -149,15 +148,15 @@ def _over_replications(spread: Mapping[str, Any] | None) -> dict[str, float]:
 
 def acceptable_said(found: Acceptance) -> str:
     """Return the planned peak, and over how many ramps the loads were found."""
-    peak = f"The planned peak is {told(found.loads.peak_rps, '_rps')}."
+    peak = f"The planned peak is {format_value(found.loads.peak_rps, '_rps')}."
     if found.replications is None:
         return f"{peak} One ramp was run: how far the loads depend on its requests is unknown."
     spread = found.replications.first_degradation
-    low, high = (told(end, "_rps") for end in spread["interval"])
+    low, high = (format_value(end, "_rps") for end in spread["interval"])
     count = len(found.replications.each)
     return (
         f"{peak} Over {counted(count, 'ramp')} of other requests a promise first broke at "
-        f"{told(spread['mean_rps'], '_rps')} on average, between {low} and {high} "
+        f"{format_value(spread['mean_rps'], '_rps')} on average, between {low} and {high} "
         f"(found in {spread['found']} of {count})."
     )
 
@@ -167,13 +166,15 @@ def books_table(stage: Stage) -> pd.DataFrame:
 
     Layers in which nobody of a class waited and nobody ended are left out.
     """
-    table = books(stage.run, by=("request_class",))
+    table = conservation_table(stage.run, by=("request_class",))
     ends = ["timed_out", "rejected", "cancelled", "failed", "in_flight"]
     some = (table[ends].sum(axis=1) > 0) | (table["wait_total_s"] > 0)
     kept = table.loc[some, ["request_class", "layer", "entered", "left", *ends]].rename(
         columns={"in_flight": "still there"}
     )
-    waits = table["wait_mean_s"].map(lambda wait: "" if math.isnan(wait) else told(wait, "_s"))
+    waits = table["wait_mean_s"].map(
+        lambda wait: "" if math.isnan(wait) else format_value(wait, "_s")
+    )
     return kept.assign(
         **{"mean wait": waits}, wasted_accelerator_s=table["wasted_accelerator_s"]
     ).reset_index(drop=True)
@@ -184,15 +185,15 @@ def waste_said(stage: Stage) -> str:
     figures = headline(with_warmup(stage.run, 0.0))
     twice = figures["double_queued"]
     waits = [
-        f"{told(wait, '_s')} in the {layer.replace('_', ' ')}"
+        f"{format_value(wait, '_s')} in the {layer.replace('_', ' ')}"
         for layer, wait in twice["wait_s"].items()
         if wait > 0
     ]
     where = f", on average {listed(waits)}" if waits else ""
     return (
-        f"{told(figures['wasted_accelerator_fraction'], '_fraction')} of the accelerators' busy "
-        f"time went to attempts that did not succeed ({told(figures['wasted_tokens'], '_tokens')}, "
-        f"by their share of the tokens), and {told(twice['requests_fraction'], '_fraction')} of "
+        f"{format_value(figures['wasted_accelerator_fraction'], '_fraction')} of the accelerators' busy "
+        f"time went to attempts that did not succeed ({format_value(figures['wasted_tokens'], '_tokens')}, "
+        f"by their share of the tokens), and {format_value(twice['requests_fraction'], '_fraction')} of "
         f"the requests waited in two queues or more{where}."
     )
 
@@ -244,7 +245,7 @@ def acting_said(stage: Stage, degraded: float) -> str:
         of = counted(len(scenario.breakers), "breaker")
         said.append(f"{len(opened)} of {of} opened ({listed(opened)}).")
     if not math.isnan(degraded) and (scenario.breakers or degraded > 0):
-        said.append(f"{told(degraded, '_fraction')} of the answers were degraded.")
+        said.append(f"{format_value(degraded, '_fraction')} of the answers were degraded.")
     if any(pool.is_elastic for pool in scenario.pools):
         ready = counted(added(run), "replica")
         said.append(f"{ready} became ready after somebody asked for more.")
@@ -302,13 +303,13 @@ def degradation_said(found: Acceptance) -> str:
     if point is None:
         steps = () if found.ramp is None else found.ramp.steps
         top = max((s.load_rps for s in steps), default=math.nan)
-        return f"No promise is broken up to {told(top, '_rps')}."
-    sure = f"beyond doubt from {told(point.high_rps, '_rps')}"
+        return f"No promise is broken up to {format_value(top, '_rps')}."
+    sure = f"beyond doubt from {format_value(point.high_rps, '_rps')}"
     if math.isinf(point.high_rps):
         sure = "at no load beyond doubt"
     return (
         f"The first promise to break is **{point.request_class}: {rule_words(point.promise)}**, at "
-        f"{told(point.load_rps, '_rps')} (surely kept up to {told(point.low_rps, '_rps')}, "
+        f"{format_value(point.load_rps, '_rps')} (surely kept up to {format_value(point.low_rps, '_rps')}, "
         f"broken {sure}). "
         f"Most of its requests lose their time **{in_layer(point.layer)}**. "
         f"`{point.limit.field}` controls that limit: {point.limit.why}."
@@ -323,8 +324,8 @@ def knee_said(found: Acceptance) -> str:
     if knee is None or math.isnan(knee.load_rps):
         return "The curve has no knee in the range of the ramp."
     return (
-        f"The knee of {knee.pool} lies at {told(knee.load_rps, '_rps')}, between "
-        f"{told(knee.low_rps, '_rps')} and {told(knee.high_rps, '_rps')} (Kneedle on mean E2E)."
+        f"The knee of {knee.pool} lies at {format_value(knee.load_rps, '_rps')}, between "
+        f"{format_value(knee.low_rps, '_rps')} and {format_value(knee.high_rps, '_rps')} (Kneedle on mean E2E)."
     )
 
 
@@ -333,12 +334,16 @@ def recovery_said(found: Acceptance) -> str:
     back, stage = found.recovery, found.stage("fall_back")
     if back is None or stage is None:
         return "No fall-back was run."
-    over = told(stage.highest_rps, "_rps")
-    when = f"after {told(back.error_rate_back_s, '_s')}" if back.error_rate_back_s else "at once"
+    over = format_value(stage.highest_rps, "_rps")
+    when = (
+        f"after {format_value(back.error_rate_back_s, '_s')}"
+        if back.error_rate_back_s
+        else "at once"
+    )
     word = "It comes back" if back.converged else "**It does not come back**"
     return (
-        f"{word} from {over} to {told(stage.load_rps, '_rps')}: the queues were empty after "
-        f"{told(back.queues_empty_s, '_s')}, the error rate was back {when}."
+        f"{word} from {over} to {format_value(stage.load_rps, '_rps')}: the queues were empty after "
+        f"{format_value(back.queues_empty_s, '_s')}, the error rate was back {when}."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from capplan.pages.telling import listed
+from capplan.formatting import listed
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario

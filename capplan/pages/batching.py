@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from capplan.formatting import counted, does
 from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
-from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.sweep import SweepResult
@@ -133,7 +133,7 @@ def sweep_window(
     jobs: int = 1,
 ) -> Grid | None:
     """Return the swept batch window of a pool, the scenario's own point included."""
-    from capplan.pages.reader import has_reader
+    from capplan.pages.frontend import has_reader
     from capplan.sweep import sweep
 
     if study is None:

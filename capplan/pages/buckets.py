@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from capplan.formatting import counted, does, format_value, listed
 from capplan.pages.pools import BATCHED, NO_POOL, TITLES, PoolStudy
-from capplan.pages.telling import listed, told
-from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -113,8 +112,8 @@ class Slowdown:
             f"{counted(self.short, 'request')} "
             f"{does(self.short, 'has a prompt of', 'have prompts of')} "
             f"{self.bucket} tokens, {self.long:,} longer. "
-            f"At worst the short ones take {told(together)} times as long to their first token as "
-            f"on an idle replica; without the long ones {told(alone)} times."
+            f"At worst the short ones take {format_value(together)} times as long to their first token as "
+            f"on an idle replica; without the long ones {format_value(alone)} times."
         )
 
 
@@ -203,7 +202,7 @@ def slowdown_parts(study: PoolStudy | None, values: Sequence[float]) -> list[Any
 
 def table_parts(study: PoolStudy | None, point: tuple[float, float] | None) -> list[Any]:
     """Return all figures by class, priority and bucket at a point (None = the scenario's own)."""
-    from capplan.pages.telling import table
+    from capplan.display import table
     from capplan.simulation import simulate
 
     if study is None:
@@ -213,6 +212,6 @@ def table_parts(study: PoolStudy | None, point: tuple[float, float] | None) -> l
     good, offered = frame["goodput_rps"].sum(), frame["throughput_rps"].sum()
     return [
         table(frame),
-        f"With {study.told(at)}, {told(good, '_rps')} of "
-        f"{told(offered, '_rps')} answered keep every promise.",
+        f"With {study.told(at)}, {format_value(good, '_rps')} of "
+        f"{format_value(offered, '_rps')} answered keep every promise.",
     ]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import told
-from capplan.wording import rule_words
+from capplan.formatting import format_value, rule_words
 
 if TYPE_CHECKING:
     from capplan.budget import ClassBudget, WaitBudget
@@ -46,7 +45,7 @@ def promise_table(scenario: Scenario) -> pd.DataFrame:
                 {
                     "request_class": c.name,
                     "promise": rule_words(name),
-                    "bound": told(bound, name),
+                    "bound": format_value(bound, name),
                     "holds at": f"P{100 * c.promises.quantile:g}" if latency else "all requests",
                     "samples needed": c.promises.samples_needed(),
                     "origin": origin(c.promises, name),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.pages.telling import listed, named, once, told
-from capplan.wording import counted, in_layer, rule_words
+from capplan.display import once
+from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -97,7 +97,7 @@ class Conclusion:
             f"**Verdict: {self.outcome}**, decided by: {decisive}.\n\n"
             f"**Scope:** {named(scope.model, none='no model named')} on "
             f"{named(scope.accelerator, none='no accelerator named')}, {scope.backend}, at "
-            f"{told(low, '_rps')} to {told(high, '_rps')}, with this page's input lengths. Asked "
+            f"{format_value(low, '_rps')} to {format_value(high, '_rps')}, with this page's input lengths. Asked "
             f"about anything else, the answer is *unknown*.\n\n"
             f"**Limits that are defaults, not promises:** {defaults}.\n\n"
             f"**Not known:** {listed(self.unknowns, none='nothing that was asked')}."
@@ -183,9 +183,9 @@ def _profile(page: Page) -> Finding:
     if found is None:
         return _missing("traffic", "profile.json")
     text = (
-        f"{told(found['rate_rps'], '_rps')}, CV of gaps {told(found['gap_cv'])}, prompts p99 "
-        f"{told(found['prompt_tokens']['p99'], '_tokens')}, outputs p99 "
-        f"{told(found['output_tokens']['p99'], '_tokens')}"
+        f"{format_value(found['rate_rps'], '_rps')}, CV of gaps {format_value(found['gap_cv'])}, prompts p99 "
+        f"{format_value(found['prompt_tokens']['p99'], '_tokens')}, outputs p99 "
+        f"{format_value(found['output_tokens']['p99'], '_tokens')}"
     )
     return Finding(part="traffic", outcome="told", said=text, artefact="profile.json")
 
@@ -226,12 +226,12 @@ def _stages(page: Page) -> Finding:
         return _missing("load", name)
     first = found["first_degradation"]
     steps = [stage["load_rps"] for stage in found["stages"] if stage["kind"] == "ramp"]
-    text = f"no promise broken up to {told(max(steps, default=None), '_rps')}"
+    text = f"no promise broken up to {format_value(max(steps, default=None), '_rps')}"
     if first is not None:
         text = (
             f"first broken: {first['request_class']}, {rule_words(first['promise'])}, "
-            f"{in_layer(first['layer'])}, at {told(first['load_rps'], '_rps')}; "
-            f"surely none up to {told(first['interval'][0], '_rps')}"
+            f"{in_layer(first['layer'])}, at {format_value(first['load_rps'], '_rps')}; "
+            f"surely none up to {format_value(first['interval'][0], '_rps')}"
         )
     acted = [p["boundary"] for p in found["protective_actions"] if p["acted"]]
     own = [name for name in acted if not name.startswith("classes.")]  # what is no caller's

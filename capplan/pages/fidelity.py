@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.bundled import data_path
-from capplan.pages.telling import listed, told
+from capplan.formatting import format_value, listed
 from capplan.schema import require_columns
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def fitted_table(frozen: Frozen) -> pd.DataFrame:
 
 
 def _number(value: float, name: str) -> str:
-    return told(value, name) if name.endswith("_s") else f"{value:.3f}"
+    return format_value(value, name) if name.endswith("_s") else f"{value:.3f}"
 
 
 def implied_table(frozen: Frozen) -> pd.DataFrame:
@@ -246,8 +246,8 @@ def _passed(group: pd.DataFrame, bounds: Mapping[str, float]) -> str:
             said.append(f"{metric}, of which nothing is known")
         elif abs(error) > bound:
             sign = "+" if error > 0 else ""
-            worst = f"{sign}{told(error, '_fraction')} {where}"
-            said.append(f"{metric} to within {told(bound, '_fraction')} ({worst})")
+            worst = f"{sign}{format_value(error, '_fraction')} {where}"
+            said.append(f"{metric} to within {format_value(bound, '_fraction')} ({worst})")
     return f"don't trust {listed(said)}." if said else "every bound holds on these runs."
 
 
@@ -266,6 +266,6 @@ def scope_words(frozen: Frozen) -> str:
     flight, context = scope["in_flight"], scope["context_tokens"]
     return (
         f"{scope['model']} in {scope['dtype']} on {scope['accelerator']} × "
-        f"{scope['tensor_parallel']}, {scope['engine']}, {told(flight[0])} to {told(flight[1])} "
-        f"requests in flight, contexts of {told(context[0])} to {told(context[1])} tokens"
+        f"{scope['tensor_parallel']}, {scope['engine']}, {format_value(flight[0])} to {format_value(flight[1])} "
+        f"requests in flight, contexts of {format_value(context[0])} to {format_value(context[1])} tokens"
     )

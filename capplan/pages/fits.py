@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import told
+from capplan.formatting import format_value
 
 if TYPE_CHECKING:
     from capplan.traffic.profile import TrafficProfile
@@ -71,12 +71,12 @@ def _fit_told(name: str, fit: Fit | None, unit: str) -> str:
     if fit is None:
         return f"No law is fitted to the {name}: they are too few or all alike."
     worst, ratio = fit.worst_quantile()
-    off = told(fit.ks, "_fraction")
+    off = format_value(fit.ks, "_fraction")
     verdict = "which chance explains" if fit.holds else "which chance does not explain"
     law = LAW_NAMES.get(fit.law, fit.law)
     return (
         f"The {law} law of the {name} is off by up to {off} of the requests, at "
-        f"{told(fit.worst_at, unit)}, {verdict}; its {_quantile_name(worst)} is {told(ratio)} "
+        f"{format_value(fit.worst_at, unit)}, {verdict}; its {_quantile_name(worst)} is {format_value(ratio)} "
         f"times the data's."
     )
 
@@ -96,6 +96,6 @@ def _wandering(profile: TrafficProfile, gaps: Fit | None) -> str:
     more = found > ALIKE * law
     judged = "more than such gaps make: its rate wanders" if more else "no more than such gaps make"
     return (
-        f"Independent gaps of that law have an index of dispersion of {told(law)} in long windows; "
-        f"the trace has {told(found)} in windows of {told(width, '_s')}, {judged}."
+        f"Independent gaps of that law have an index of dispersion of {format_value(law)} in long windows; "
+        f"the trace has {format_value(found)} in windows of {format_value(width, '_s')}, {judged}."
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from capplan.formatting import counted, does, format_value
 from capplan.pages.alone import left_out, part_of
 from capplan.pages.loads import at_load, busiest, rate_rps
-from capplan.pages.telling import told
-from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -69,7 +68,7 @@ class PoolStudy:
         if self.pool.batching.kind == "continuous":
             most = counted(across, "sequence")
             return f"{most} at once and {counted(down, 'token')} a step"
-        window = told(down, "max_queue_delay_s")
+        window = format_value(down, "max_queue_delay_s")
         return f"batches of up to {counted(across, 'request')} that wait for at most {window}"
 
     @property
@@ -144,7 +143,7 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
     """Return what is studied, as a table of its classes and a sentence."""
     import pandas as pd
 
-    from capplan.pages.telling import table
+    from capplan.display import table
 
     if study is None:
         return [NO_POOL]
@@ -167,5 +166,5 @@ def study_parts(study: PoolStudy | None) -> list[Any]:
         table(classes),
         f"Pool `{study.pool.name}`: {counted(study.pool.replicas, 'replica')}, {study.told()}. "
         f"Its busiest {counted(len(frame), 'request')} {does(len(frame), 'arrives', 'arrive')} at "
-        f"{told(rate_rps(study.trace), '_rps')}.{without}",
+        f"{format_value(rate_rps(study.trace), '_rps')}.{without}",
     ]

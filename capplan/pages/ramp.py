@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capplan.formatting import format_value, in_layer, rule_words
 from capplan.pages import acceptance
 from capplan.pages.loads import at_load, busiest, rate_rps
-from capplan.pages.telling import told
-from capplan.wording import in_layer, rule_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,12 +68,12 @@ class Ramp:
         """Return where it first breaks, in a sentence."""
         first = self.first_degradation
         if first is None:
-            return f"No promise is broken up to {told(self.steps[-1].load_rps, '_rps')}."
+            return f"No promise is broken up to {format_value(self.steps[-1].load_rps, '_rps')}."
         return (
             f"The first promise to break is **{first.request_class}: "
-            f"{rule_words(first.promise)}**, at {told(first.load_rps, '_rps')}; "
+            f"{rule_words(first.promise)}**, at {format_value(first.load_rps, '_rps')}; "
             f"most of its requests lose their time {in_layer(first.layer)}. Up to "
-            f"{told(self.acceptable_rps, '_rps')} none is broken."
+            f"{format_value(self.acceptable_rps, '_rps')} none is broken."
         )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capplan.bundled import SHARED_DATA_VARIABLE, shared_data_path
+from capplan.display import table
+from capplan.formatting import counted, format_value, listed
 from capplan.pages.fidelity import COMMAND, FIGURES, H100, METRICS, Frozen, long_series, short
-from capplan.pages.telling import listed, table, told
 from capplan.schema import DataError
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +99,7 @@ def said(compared: pd.DataFrame, frozen: Frozen, found: list[Validation]) -> str
     )
     if apart.isna().any():
         return f"Replayed {runs}. **Unknown**: {int(apart.isna().sum())} figures can't be compared."
-    most = f"the errors differ by at most {told(100 * float(apart.max()))} points"
+    most = f"the errors differ by at most {format_value(100 * float(apart.max()))} points"
     if apart.max() <= SAME_FRACTION:
         return f"Replayed {runs}: {most} from those of {frozen.computed}. **The frozen ones hold.**"
     return (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.pages.telling import listed, once, told
-from capplan.wording import counted, does, rule_words
+from capplan.display import once
+from capplan.formatting import counted, does, format_value, listed, rule_words
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
@@ -169,16 +169,16 @@ def crash_parts(page: Page, sizing: Sizing, *, lost: int, requests: int) -> list
     fault = next(f for f in scenario.faults if isinstance(f, Crash))
     table = per_request(result)
     hit = table[table["intended_start_s"].between(fault.begins_s, fault.ends_s, inclusive="left")]
-    away = f"for {told(fault.down_s, '_s')} (a cold start)"
+    away = f"for {format_value(fault.down_s, '_s')} (a cold start)"
     away = away if fault.down_s else "on, for good (no cold start is stated)"
     lost_work = int((table["outcome"] != "succeeded").sum())
     window = max(1.0, round(result.duration_s / 60))
     return [
         charts.outcomes_over_time(table, window_s=window),
         f"With {counted(replicas, 'replica')}, {fault.count} of them down from "
-        f"{told(fault.begins_s, '_s')} {away}, {lost_work:,} of "
+        f"{format_value(fault.begins_s, '_s')} {away}, {lost_work:,} of "
         f"{counted(len(table), 'request')} "
         f"{does(lost_work, 'does', 'do')} not succeed; "
-        f"{told(float(hit['good'].mean()), '_fraction')} of those sent meanwhile keep "
+        f"{format_value(float(hit['good'].mean()), '_fraction')} of those sent meanwhile keep "
         "every promise.",
     ]

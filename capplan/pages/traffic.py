@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.pages.telling import told
-from capplan.wording import counted
+from capplan.formatting import counted, format_value
 
 if TYPE_CHECKING:
     from capplan.traffic.profile import Demand, TrafficProfile
@@ -155,7 +154,7 @@ def patience_sentence(profile: TrafficProfile, *, stated: bool) -> str:
     return (
         f"The patience of {counted(wait['n'], 'request')} is known (from: {source}): half of "
         "them wait at "
-        f"most {told(wait['p50_s'], '_s')}, the least patient {told(wait.get('min_s'), '_s')}."
+        f"most {format_value(wait['p50_s'], '_s')}, the least patient {format_value(wait.get('min_s'), '_s')}."
     )
 
 
@@ -195,7 +194,7 @@ def bucket_table(profile: TrafficProfile) -> pd.DataFrame:
 def bucket_sentence(profile: TrafficProfile) -> str:
     """Return how well the buckets describe the lengths, and which lengths ask for a reserve."""
     fits = [
-        f"{what.removesuffix('_tokens')} buckets explain {told(buckets.fit, '_fraction')} of the "
+        f"{what.removesuffix('_tokens')} buckets explain {format_value(buckets.fit, '_fraction')} of the "
         f"variance of log length"
         for what, buckets in profile.buckets.items()
     ]
@@ -207,14 +206,14 @@ def other_facts(profile: TrafficProfile) -> pd.DataFrame:
     """Return what else the trace tells of its callers; ``unknown`` where it says nothing."""
     drift = profile.drift
     facts = [
-        ("answers streamed", told(profile.overall.streaming_fraction, "_fraction")),
+        ("answers streamed", format_value(profile.overall.streaming_fraction, "_fraction")),
         ("priorities", _priorities(profile.priorities)),
         ("five largest tenants", _share(profile.tenants, "top5_share")),
         ("sessions", _sessions(profile.sessions)),
         ("think time, median", _think(profile.sessions)),
         ("prompt tokens that a boundless prefix cache would hold", _reuse(profile.prefix_reuse)),
         ("fullest hour of the day / mean hour", _fullest_hour(profile.time_of_day)),
-        ("rate, second half / first half", told(drift["rate_ratio"])),
+        ("rate, second half / first half", format_value(drift["rate_ratio"])),
         ("lengths differ between the halves", _drift(drift)),
     ]
     return pd.DataFrame(facts, columns=["what", "found"])
@@ -223,22 +222,24 @@ def other_facts(profile: TrafficProfile) -> pd.DataFrame:
 def _priorities(shares: Mapping[str, float] | None) -> str:
     if shares is None:
         return "unknown"
-    return ", ".join(f"{name}: {told(share, '_fraction')}" for name, share in shares.items())
+    return ", ".join(
+        f"{name}: {format_value(share, '_fraction')}" for name, share in shares.items()
+    )
 
 
 def _share(found: Mapping[str, Any] | None, key: str) -> str:
-    return "unknown" if found is None else told(found[key], "_fraction")
+    return "unknown" if found is None else format_value(found[key], "_fraction")
 
 
 def _sessions(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "unknown"
     turns = found["requests_per_session"]
-    return f"{found['count']:,}, with {told(turns['mean'])} requests each, {turns['max']:,} at most"
+    return f"{found['count']:,}, with {format_value(turns['mean'])} requests each, {turns['max']:,} at most"
 
 
 def _think(found: Mapping[str, Any] | None) -> str:
-    return "unknown" if found is None else told(found["think_time_s"]["p50"], "_s")
+    return "unknown" if found is None else format_value(found["think_time_s"]["p50"], "_s")
 
 
 def _reuse(found: Mapping[str, Any] | None) -> str:
@@ -251,7 +252,7 @@ def _fullest_hour(pattern: Mapping[str, Any]) -> str:
         return "unknown"
     hour = max(rates, key=rates.get)
     mean = sum(rates.values()) / len(rates)
-    return f"{told(rates[hour] / mean)}, at {hour} h UTC"
+    return f"{format_value(rates[hour] / mean)}, at {hour} h UTC"
 
 
 LEAST_HOURS = 24
@@ -270,22 +271,22 @@ def burst_sentence(profile: TrafficProfile) -> str:
         return "No second holds more requests than its minute explains: there are no bursts."
     often = "far more" if profile.bursts_distinct else "hardly more"
     return (
-        f"Bursts take {told(burst.share_of_time, '_fraction')} of the time, {often} than the 0.1 % "
-        f"that chance shows in a steady stream; the longest lasts {told(burst.longest_s, '_s')}. "
-        f"In bursts {told(burst.rate_rps, '_rps')} arrive, in normal periods "
-        f"{told(normal.rate_rps, '_rps')}."
+        f"Bursts take {format_value(burst.share_of_time, '_fraction')} of the time, {often} than the 0.1 % "
+        f"that chance shows in a steady stream; the longest lasts {format_value(burst.longest_s, '_s')}. "
+        f"In bursts {format_value(burst.rate_rps, '_rps')} arrive, in normal periods "
+        f"{format_value(normal.rate_rps, '_rps')}."
     )
 
 
 def burstiest(profile: TrafficProfile) -> str:
     """Return the CV of all gaps and, where there are several classes, the burstiest of them."""
-    whole = f"The gaps of all requests have a CV of {told(profile.gap_cv)}"
+    whole = f"The gaps of all requests have a CV of {format_value(profile.gap_cv)}"
     cvs = {name: demand.arrivals.gap_cv for name, demand in profile.by_class.items()}
     known = {name: cv for name, cv in cvs.items() if math.isfinite(cv)}
     if len(known) < 2:  # noqa: PLR2004
         return f"{whole}."
     most = max(known, key=lambda name: known[name])
-    return f"{whole}; the burstiest class is {most}, with {told(known[most])}."
+    return f"{whole}; the burstiest class is {most}, with {format_value(known[most])}."
 
 
 def fewest(profile: TrafficProfile) -> str:
@@ -304,10 +305,10 @@ def rarity(profile: TrafficProfile) -> str:
         return "How many are in flight is unknown, and so is how rare its peak is."
     kind = "rare" if near < RARE else "normal"
     return (
-        f"More than nine tenths of the peak of {told(held.max)} are in flight for "
-        f"{told(near, '_fraction')} of the time, so the peak is {kind} (the bound is "
-        f"{told(RARE, '_fraction')}, a default); above the mean of {told(held.mean)} it is for "
-        f"{told(over, '_fraction')}."
+        f"More than nine tenths of the peak of {format_value(held.max)} are in flight for "
+        f"{format_value(near, '_fraction')} of the time, so the peak is {kind} (the bound is "
+        f"{format_value(RARE, '_fraction')}, a default); above the mean of {format_value(held.mean)} it is for "
+        f"{format_value(over, '_fraction')}."
     )
 
 

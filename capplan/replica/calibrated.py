@@ -24,7 +24,7 @@ from capplan.replica.memory import accelerator_of, model_of
 from capplan.replica.roofline import RooflineStepTime
 
 if TYPE_CHECKING:
-    from capplan.replica.latency import StepTime
+    from capplan.replica.step_time import StepTime
     from capplan.scenario import CalibratedStep, Pool
 
 
@@ -45,7 +45,7 @@ class ScaledStepTime:
         decode_sequences: float,
         decode_context_tokens: float,
     ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
+        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
         base, n = self.base.seconds, decode_sequences
         seconds = self.fixed_s
         decode = 0.0

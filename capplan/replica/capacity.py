@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from capplan.replica.latency import StepTime, batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
+from capplan.replica.step_time import StepTime, batch_seconds, step_time
 from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
 from capplan.schema import DataError
 

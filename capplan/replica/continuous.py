@@ -35,7 +35,7 @@ from capplan.replica.limits import NO_LIMITS, Limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from capplan.replica.latency import StepTime
+    from capplan.replica.step_time import StepTime
     from capplan.replica.waiting import WaitingLine
     from capplan.scenario import ContinuousBatching
 

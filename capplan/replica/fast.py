@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capplan.replica.latency import StepTime
+    from capplan.replica.step_time import StepTime
     from capplan.scenario import Queue
 
 HANDLED = frozenset(

@@ -82,7 +82,7 @@ class KernelStepTime:
         decode_sequences: float,
         decode_context_tokens: float,
     ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
+        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
         done = decode_sequences + (1.0 if prefill_tokens else 0.0)
         busy = (
             self.dense.at(prefill_tokens + decode_sequences)

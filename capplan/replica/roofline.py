@@ -117,7 +117,7 @@ class RooflineStepTime:
         decode_sequences: float,
         decode_context_tokens: float,
     ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
+        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
         prompt, pairs = prefill_tokens, prefill_context_tokens
         sequences, context = decode_sequences, decode_context_tokens
         if self.stages > 1.0:

@@ -89,7 +89,7 @@ class SiliconStepTime:
         decode_sequences: float,
         decode_context_tokens: float,
     ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.latency.StepTime`."""
+        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
         before = mean = 0.0
         if prefill_tokens:
             before = max(prefill_context_tokens / prefill_tokens - prefill_tokens / 2, 0.0)

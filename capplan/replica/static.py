@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
-from capplan.replica.latency import step_time
 from capplan.replica.memory import kv_blocks
+from capplan.replica.step_time import step_time
 from capplan.scenario import StaticBatching
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
-    from capplan.replica.latency import StepTime
+    from capplan.replica.step_time import StepTime
     from capplan.scenario import Pool
 
 

@@ -19,23 +19,23 @@ import numpy as np
 from capplan.replica.calibrated import ScaledStepTime
 from capplan.replica.compiled import KERNELS, LINEAR, MIX, ROOFLINE, SCALED
 from capplan.replica.kernel_tables import KernelStepTime
-from capplan.replica.latency import LinearStepTime
 from capplan.replica.mix_table import MixTable
 from capplan.replica.roofline import RooflineStepTime
 from capplan.replica.silicon import SiliconStepTime
+from capplan.replica.step_time import LinearStepTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from capplan.replica.latency import StepTime
+    from capplan.replica.step_time import StepTime
 
 
 def step_law(step_time: StepTime) -> NDArray[np.float64] | None:
     """Return a step time in compiled form; None where its kind has none.
 
-    >>> from capplan.replica.latency import LinearStepTime
+    >>> from capplan.replica.step_time import LinearStepTime
     >>> step_law(LinearStepTime(4e-3, 1e-5, 1e-5, 1e-8)).tolist()
     [0.0, 0.004, 1e-05, 1e-05, 1e-08]
     """

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from capplan.evidence import Inputs, RunRecord
+from capplan.formatting import counted, format_nested, format_value
 from capplan.pages import rule_words
 from capplan.report.conclusion import Conclusion
-from capplan.report.figures import shown, words
 from capplan.report.pages import Page, exporter, style_sheet
 from capplan.scenario.files import scenario_hash
-from capplan.wording import counted
 
 INDEX = "index.html"
 
@@ -32,7 +31,9 @@ def write_summary(
 ) -> Path:
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
-    environment.filters.update(shown=shown, words=_words, number=_number, rule=rule_words)
+    environment.filters.update(
+        format_value=format_value, words=_words, number=_number, rule=rule_words
+    )
     notes = inputs.trace.notes if inputs.trace else ()
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
@@ -68,7 +69,7 @@ def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
         rows.append(("trace, SHA-256 of its file", trace.file_sha256))
     rows += [("seed", inputs.seed), ("run", record.run_id)]
     rows += [(f"-p {name}", value) for name, value in inputs.asked["parameters"].items()]
-    rows.append(("versions", words(record.manifest["versions"])))
+    rows.append(("versions", format_nested(record.manifest["versions"])))
     rows.append(("written", record.manifest["circumstances"]["written_at"]))
     return rows
 
@@ -84,7 +85,9 @@ def scope_lines(scope: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     }
     lines = []
     for name, value in scope.items():
-        title, read = readers.get(name, (name.replace("_", " "), lambda other: [words(other)]))
+        title, read = readers.get(
+            name, (name.replace("_", " "), lambda other: [format_nested(other)])
+        )
         lines.append((title, read(value)))
     return lines
 
@@ -94,7 +97,7 @@ def _named(names: Sequence[str]) -> list[str]:
 
 
 def _ends(ends: Sequence[Any]) -> str:
-    return " to ".join(map(shown, ends))
+    return " to ".join(map(format_value, ends))
 
 
 def _distribution(classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -106,7 +109,9 @@ def _distribution(classes: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _lengths(tokens: Mapping[str, Any]) -> str:
-    low, high, middle, long = (shown(_whole(tokens[n])) for n in ("min", "max", "p50", "p95"))
+    low, high, middle, long = (
+        format_value(_whole(tokens[n])) for n in ("min", "max", "p50", "p95")
+    )
     return f"{low} to {high} tokens (p50 {middle}, p95 {long})"
 
 
@@ -117,9 +122,9 @@ def _whole(tokens: Any) -> Any:
 
 def _words(value: Any) -> str:
     """Return a value as words, without the marks that Markdown gives to names."""
-    return words(value).replace("`", "")
+    return format_nested(value).replace("`", "")
 
 
 def _number(value: Any) -> str:
     """Return a value or a limit; nothing where a reason has no number."""
-    return "" if value is None else shown(value)
+    return "" if value is None else format_value(value)

@@ -1,10 +1,10 @@
 """What a run says: the request log, its timelines, and every figure computed from them."""
 
-from capplan.results.books import books, check_books
+from capplan.results.conservation import check_conservation, conservation_table
 from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
 from capplan.results.groups import grouped, length_bucket, phase
 from capplan.results.headline import goodput, headline, outcome_counts, system_stability
-from capplan.results.lives import lead_times, lives
+from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
 from capplan.results.run import DrawnTrace, RunResult
 from capplan.results.scaling import ScalingFinding, scaling_findings, scaling_summary
@@ -18,8 +18,8 @@ __all__ = [
     "DrawnTrace",
     "RunResult",
     "ScalingFinding",
-    "books",
-    "check_books",
+    "check_conservation",
+    "conservation_table",
     "cost_usd",
     "cost_usd_per_success",
     "goodput",
@@ -27,7 +27,7 @@ __all__ = [
     "headline",
     "lead_times",
     "length_bucket",
-    "lives",
+    "lifecycle_table",
     "outcome_counts",
     "per_request",
     "phase",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.results.run import RunResult
-from capplan.scenario.placements import placements
+from capplan.scenario.breaker_rules import placements
 
 LAYER = "breakers"
 """Layer of the timeline's rows about breakers; ``replica`` is ``rule@pool``."""

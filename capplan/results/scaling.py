@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from capplan.encoding import plain
+from capplan.formatting import counted
 from capplan.results.cost import served_by
-from capplan.results.lives import lead_times, lives, wanted_changes
+from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
 from capplan.results.run import RunResult
 from capplan.scenario import ContinuousBatching, Pool, ScalingMetric, Scenario
 from capplan.statistics import quantiles
-from capplan.wording import counted
 
 FLAP_S = 600.0
 """Two turns of the wanted number closer than this are flapping, at the same load; a default."""
@@ -48,7 +48,7 @@ class ScalingFinding:
 def scaling_findings(result: RunResult) -> list[ScalingFinding]:
     """Return what is wrong with the scaling of each pool, in the scenario and in the run."""
     found = out_of_reach(result.scenario)
-    table = lives(result)
+    table = lifecycle_table(result)
     for pool in result.scenario.pools:
         if pool.autoscaler is not None:
             found += _flapping(result, pool)
@@ -63,7 +63,7 @@ def scaling_summary(result: RunResult) -> dict[str, dict[str, Any]]:
     ``asked`` and ``refused`` replicas; ``turns`` of the wanted number; ``ready_s`` and
     ``first_answer_s`` from asking (median, 95th percentile, number of samples).
     """
-    table = lives(result)
+    table = lifecycle_table(result)
     summary: dict[str, dict[str, Any]] = {}
     for pool in result.scenario.pools:
         if not pool.is_elastic:

@@ -33,6 +33,7 @@ from capplan.scenario.batching import (
     Reservation,
     Speculation,
 )
+from capplan.scenario.breaker_rules import mistakes
 from capplan.scenario.breakers import (
     Breaker,
     Greedy,
@@ -97,7 +98,6 @@ from capplan.scenario.loading import ModelLoad, without_rate
 from capplan.scenario.models import ResidentModel
 from capplan.scenario.orders import FairShare, LengthBuckets, Weight
 from capplan.scenario.part import Count, Name, Origin, Part, Seconds, origin
-from capplan.scenario.placements import mistakes
 from capplan.scenario.pools import (
     DynamicBatching,
     Pool,

@@ -6,6 +6,11 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.metric_names import (
+    LATENCIES,
+    MetricName,
+    check_samples,
+)
 from capplan.scenario.part import (
     Count,
     Fraction,
@@ -14,11 +19,6 @@ from capplan.scenario.part import (
     PositiveSeconds,
     Quantile,
     Seconds,
-)
-from capplan.scenario.readings import (
-    LATENCIES,
-    MetricName,
-    check_samples,
 )
 
 PodMetricName = Literal[

@@ -13,6 +13,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.metric_names import (
+    LATENCIES,
+    OF_GATEWAY,
+    MetricName,
+    check_samples,
+)
 from capplan.scenario.part import (
     Count,
     Name,
@@ -21,12 +27,6 @@ from capplan.scenario.part import (
     PositiveSeconds,
     Quantile,
     Seconds,
-)
-from capplan.scenario.readings import (
-    LATENCIES,
-    OF_GATEWAY,
-    MetricName,
-    check_samples,
 )
 
 Threshold = Annotated[float, Field(allow_inf_nan=False)]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capplan.scenario.readings import LATENCIES, LEVELS
+from capplan.scenario.metric_names import LATENCIES, LEVELS
 from capplan.simulation import hpa
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.metrics import LatencyWindow, level, rate

@@ -1,7 +1,7 @@
 """Breakers at work: what they read, when they open and close, and what was noted of it.
 
 The rules are those of :mod:`capplan.scenario.breakers`, the actions those of
-:mod:`capplan.simulation.protecting`. Nothing of it is there in a run without breakers.
+:mod:`capplan.simulation.breaker_actions`. Nothing of it is there in a run without breakers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
+from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Breaker, PerRequest, Watch
-from capplan.scenario.placements import placements
-from capplan.scenario.readings import LATENCIES, LEVELS
+from capplan.scenario.metric_names import LATENCIES, LEVELS
+from capplan.simulation.breaker_actions import Acting, Door, Throttle, acting
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, level, rate
-from capplan.simulation.protecting import Acting, Door, Throttle, acting
 
 if TYPE_CHECKING:
     import pandas as pd

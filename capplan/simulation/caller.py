@@ -11,11 +11,11 @@ from capplan.scenario import Retry
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections
-from capplan.simulation.crowd import Crowd
 from capplan.simulation.deadlines import Deadlines
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.generator import Generator
-from capplan.simulation.log import RequestLog
+from capplan.simulation.request_log import RequestLog
+from capplan.simulation.request_source import Crowd
 from capplan.simulation.retrying import Budgets, is_final
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class Callers:
         attempt.finish_s = self._clock.now
         self.in_flight -= 1
         self.ended[outcome] += 1
-        for told in self.listeners:
-            told(attempt)
+        for notify in self.listeners:
+            notify(attempt)
 
     def _try_again(self, attempt: Attempt, failure: Failure) -> None:
         number = attempt.attempt

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from capplan.scenario import Pool, Scenario
     from capplan.simulation.caller import Callers
     from capplan.simulation.clock import Clock
-    from capplan.simulation.machine import Machine
     from capplan.simulation.pool import ServingPool
+    from capplan.simulation.shared_host import Machine
     from capplan.simulation.timeline import Sampler
 
 

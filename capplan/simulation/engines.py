@@ -11,11 +11,11 @@ from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.footprint import FULL, footprint_fraction, load_seconds, pool_of_model
 from capplan.replica.job import Job
-from capplan.replica.latency import StepTime, batch_seconds, step_time
 from capplan.replica.memory import kv_blocks
-from capplan.replica.preferring import continuous_engine
-from capplan.replica.resident import Hosted, ResidentEngine
+from capplan.replica.multi_model import Hosted, ResidentEngine
+from capplan.replica.reservations import continuous_engine
 from capplan.replica.static import StaticEngine, static_step_time
+from capplan.replica.step_time import StepTime, batch_seconds, step_time
 from capplan.scenario import (
     ContinuousBatching,
     DynamicBatching,

@@ -20,9 +20,7 @@ from capplan.scenario import (
 )
 from capplan.scenario.faults import nodes_of
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.loading import Loader
-from capplan.simulation.outages import Outages
-from capplan.simulation.strikes import (
+from capplan.simulation.fault_effects import (
     Blinding,
     Kind,
     Limited,
@@ -33,15 +31,17 @@ from capplan.simulation.strikes import (
     of_replicas,
     on_host,
 )
+from capplan.simulation.loading import Loader
+from capplan.simulation.outages import Outages
 
 if TYPE_CHECKING:
     import numpy as np
 
     from capplan.scenario import Scenario
     from capplan.simulation.caller import Callers
-    from capplan.simulation.machine import Machine
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
+    from capplan.simulation.shared_host import Machine
 
 
 def targets(scenario: Scenario, pool: Pool) -> list[Fault]:

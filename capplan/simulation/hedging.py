@@ -18,7 +18,7 @@ from capplan.scenario import Hedge, Promises
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Rank
-from capplan.simulation.crowd import Crowd
+from capplan.simulation.request_source import Crowd
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario

@@ -12,7 +12,7 @@ from capplan.scenario.hosts import RATES, Host
 from capplan.scenario.loading import load_rate_bytes_per_s
 from capplan.schema import DataError
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.machine import Machine, Rates
+from capplan.simulation.shared_host import Machine, Rates
 
 
 def load_bytes(pool: Pool) -> float:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from capplan.replica.contiguous import ContiguousSpace
-from capplan.scenario.readings import LATENCIES, MOST_SAMPLES, samples_needed
+from capplan.scenario.metric_names import LATENCIES, MOST_SAMPLES, samples_needed
 
 if TYPE_CHECKING:
     import numpy as np

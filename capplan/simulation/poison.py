@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.engine import Engine
 from capplan.replica.job import Job
-from capplan.replica.resident import ResidentEngine
+from capplan.replica.multi_model import ResidentEngine
 from capplan.simulation.attempt import Attempt
 
 if TYPE_CHECKING:

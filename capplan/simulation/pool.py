@@ -9,18 +9,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.engine import Batch
-from capplan.replica.resident import ResidentEngine
+from capplan.replica.multi_model import ResidentEngine
 from capplan.scenario import Fault, Pool
 from capplan.simulation.attempt import Attempt, Failure
-from capplan.simulation.blindness import LastSeen
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.engines import EngineKind, engine_factory
 from capplan.simulation.frail import FrailReplica, changes_pace, is_frail
-from capplan.simulation.machine import Machine, Rates, Share
 from capplan.simulation.poison import Poison
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import CRASH, Replica
 from capplan.simulation.routing import Target, route_of
+from capplan.simulation.shared_host import Machine, Rates, Share
+from capplan.simulation.stale_router import LastSeen
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,13 +9,13 @@ from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
 from capplan.replica.engine import Batch
 from capplan.replica.job import Job
 from capplan.replica.limits import Limits
+from capplan.replica.multi_model import ResidentEngine
 from capplan.replica.prefix import cache_of
-from capplan.replica.resident import ResidentEngine
 from capplan.scenario import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
-from capplan.simulation.machine import Share
 from capplan.simulation.queue import BoundedQueue
+from capplan.simulation.shared_host import Share
 from capplan.simulation.steps import Steps
 
 CRASH = "crash"

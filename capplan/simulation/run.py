@@ -16,15 +16,15 @@ from capplan.simulation import elastic, faults, timeline
 from capplan.simulation.admission import gateway_host
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
-from capplan.simulation.crowd import crowd
 from capplan.simulation.engines import EngineKind
 from capplan.simulation.hedging import callers_of
-from capplan.simulation.log import RequestLog, requests_of
-from capplan.simulation.machine import Machine, demands_of
 from capplan.simulation.poison import poison_of, poisoned_rows
 from capplan.simulation.pool import Downstream, ServingPool
 from capplan.simulation.reacting import downstream
+from capplan.simulation.request_log import RequestLog, requests_of
+from capplan.simulation.request_source import crowd
 from capplan.simulation.response_cache import cached_responses
+from capplan.simulation.shared_host import Machine, demands_of
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 

@@ -61,8 +61,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
+from capplan.replica.multi_model import ResidentEngine
 from capplan.replica.prefix import cache_of
-from capplan.replica.resident import ResidentEngine
 from capplan.scenario.hosts import RATES
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
     from capplan.simulation.caller import Callers
     from capplan.simulation.fleet import Fleet
     from capplan.simulation.gateway import GatewayHost
-    from capplan.simulation.machine import Machine
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
+    from capplan.simulation.shared_host import Machine
 
 MOST_SAMPLES = 600
 FIRST_SAMPLES = 300

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted, rule_words
 from capplan.results.cost import served_by
 from capplan.scenario.files import with_values
 from capplan.sizing.points import Point
 from capplan.stages.loads import loads_of
-from capplan.stages.others import burst as run_burst
 from capplan.stages.protection import Protection, protections
-from capplan.wording import counted, rule_words
+from capplan.stages.stage_kinds import burst as run_burst
 
 if TYPE_CHECKING:
     from capplan.scenario import Pool, Scenario

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from capplan.formatting import counted
 from capplan.results import outcome_counts, per_request
 from capplan.results.cost import served_by
 from capplan.scenario import Crash, Pool, Scenario
@@ -18,7 +19,6 @@ from capplan.scenario.files import with_values
 from capplan.simulation import simulate_many
 from capplan.slo import Reason, Verdict, judge, worst
 from capplan.statistics import quantile
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace

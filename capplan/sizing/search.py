@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from capplan.encoding import plain
+from capplan.formatting import counted, does
 from capplan.scenario import Pool, Scenario
 from capplan.sizing.bursts import burst_of
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
@@ -20,7 +21,6 @@ from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row
 from capplan.slo import Reason, Verdict
 from capplan.traffic.draw import draw
-from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from capplan.catalog import accelerator
+from capplan.formatting import counted
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Pool, Promises, Queue, Scenario
@@ -15,7 +16,6 @@ from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
 from capplan.stages.boundaries import gateway_limits
 from capplan.stages.breakers import protecting
-from capplan.wording import counted
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
 COLUMNS = (

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from capplan.budget import allocate
+from capplan.formatting import in_words
 from capplan.results import RunResult, queue_waits
 from capplan.results.waits import SERIES, TOLERANCE_S, double_queued
 from capplan.scenario import Queue, Scenario
 from capplan.schema import DataError
 from capplan.slo.verdict import Outcome, Reason
 from capplan.traffic.trace import Trace
-from capplan.wording import in_words
 
 Flags = npt.NDArray[np.bool_]
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from capplan.formatting import counted
 from capplan.results import RunResult, system_stability
 from capplan.results.timelines import time_average
-from capplan.slo.client import client_reasons
 from capplan.slo.double_queue import double_queue_reasons
+from capplan.slo.load_generator import client_reasons
 from capplan.slo.promises import LATENCIES
 from capplan.slo.verdict import Outcome, Reason
-from capplan.wording import counted
 
 BUSY_FRACTION = 0.85
 """Accelerators busier than this count as busy; a default of this project."""

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from capplan.formatting import counted
 from capplan.results import RunResult
 from capplan.results.cost import class_cost_usd
 from capplan.results.requests import outcome_is, streamed
 from capplan.scenario import Promises, RequestClass, origin
 from capplan.slo.verdict import Outcome, Reason
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
-from capplan.wording import counted
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from capplan.encoding import plain
+from capplan.formatting import counted
 from capplan.scenario import Origin
-from capplan.wording import counted
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 PRECEDENCE: tuple[Outcome, ...] = ("blocked", "fail", "unknown", "retest", "pass")

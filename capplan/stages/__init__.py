@@ -4,10 +4,10 @@
 """
 
 from capplan.stages.acceptance import Acceptance
-from capplan.stages.candidate import Candidate
 from capplan.stages.degradation import Degradation, degradation_of
 from capplan.stages.knee import Knee, knee_of
 from capplan.stages.loads import Loads, loads_of
+from capplan.stages.next_change import Candidate
 from capplan.stages.protection import Protection, protections
 from capplan.stages.ramp import Ramp, raise_load
 from capplan.stages.recovery import Recovery, recovery_of

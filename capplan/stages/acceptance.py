@@ -11,7 +11,7 @@ import pandas as pd
 
 from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
-from capplan.results.books import KEYS
+from capplan.results.conservation import KEYS
 from capplan.slo import PRECEDENCE, Verdict, scope_of
 from capplan.stages.metrics import levels
 from capplan.stages.rules import Findings, not_applicable, rules
@@ -19,10 +19,10 @@ from capplan.stages.trends import trends_of
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
-    from capplan.stages.candidate import Candidate
     from capplan.stages.degradation import Degradation
     from capplan.stages.knee import Knee
     from capplan.stages.loads import Loads
+    from capplan.stages.next_change import Candidate
     from capplan.stages.protection import Protection
     from capplan.stages.ramp import Ramp
     from capplan.stages.recovery import Recovery

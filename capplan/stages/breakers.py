@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capplan.formatting import counted, in_words
 from capplan.results.breakers import open_spans as spans_of
 from capplan.scenario import origin
+from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Action, Breaker, Refuse, ShrinkBatch, Watch
-from capplan.scenario.placements import placements
-from capplan.scenario.readings import LATENCIES
-from capplan.wording import counted, in_words
+from capplan.scenario.metric_names import LATENCIES
 
 if TYPE_CHECKING:
     import pandas as pd

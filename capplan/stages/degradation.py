@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capplan.stages.breaks import Break
 from capplan.stages.layers import Blame, blame
 from capplan.stages.limits import Limit, limit_of
 from capplan.stages.ramp import interval_of
+from capplan.stages.violations import Break
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from capplan.formatting import rule_words
 from capplan.slo import Outcome, Reason
-from capplan.stages.breaks import broken, stated
+from capplan.stages.violations import broken, stated
 from capplan.statistics import share_interval
-from capplan.wording import rule_words
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.results import queue_waits
-from capplan.stages.breaks import Break
+from capplan.stages.violations import Break
 
 if TYPE_CHECKING:
     from capplan.stages.stage import Stage

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capplan.formatting import counted
 from capplan.results.timelines import held_values
 from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Autoscaler, Gateway, Scenario

@@ -17,7 +17,7 @@ import pandas as pd
 from capplan.results.headline import summary
 from capplan.results.timelines import held_values
 from capplan.scenario import ContinuousBatching
-from capplan.stages.gaps import step_gaps
+from capplan.stages.host_gaps import step_gaps
 
 if TYPE_CHECKING:
     from capplan.stages.stage import Stage

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.stages.boundaries import BUDGET, Boundary, boundaries
 from capplan.stages.breakers import open_spans, touched
-from capplan.stages.breaks import MOST_IDS
-from capplan.stages.dropped import dropped
+from capplan.stages.dropped_retries import dropped
+from capplan.stages.violations import MOST_IDS
 
 if TYPE_CHECKING:
     import pandas as pd

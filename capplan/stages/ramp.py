@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.stages.playing import step
+from capplan.stages.run_load import step
 from capplan.stages.stage import Stage
 
 if TYPE_CHECKING:

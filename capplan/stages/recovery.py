@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from capplan.formatting import counted
 from capplan.results.breakers import open_spans
 from capplan.slo import Outcome, Reason
 from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult

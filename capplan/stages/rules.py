@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted, in_layer, rule_words
 from capplan.results.cost import served_by
 from capplan.slo import PRECEDENCE, Outcome, Reason
 from capplan.slo.mechanisms import RETRY_AMPLIFICATION
@@ -16,7 +17,6 @@ from capplan.stages.protection import boundaries
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.trends import trend_reasons
 from capplan.statistics import share_interval
-from capplan.wording import counted, in_layer, rule_words
 
 if TYPE_CHECKING:
     import pandas as pd

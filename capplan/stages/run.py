@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capplan.evidence import TraceIdentity
-from capplan.stages import others
+from capplan.stages import stage_kinds
 from capplan.stages.acceptance import Acceptance, verdict_of
-from capplan.stages.candidate import Candidate, run_next
 from capplan.stages.degradation import degradation_of
 from capplan.stages.loads import loads_of
+from capplan.stages.next_change import Candidate, run_next
 from capplan.stages.protection import protections
 from capplan.stages.ramp import raise_load
 from capplan.stages.recovery import recovery_of
@@ -52,7 +52,7 @@ def run_stages(
     plan = scenario.stages.run
     found = Findings(scenario=scenario, loads=loads)
     if "baseline" in plan:
-        found = replace(found, baseline=others.baseline(scenario, loads, seed=seed))
+        found = replace(found, baseline=stage_kinds.baseline(scenario, loads, seed=seed))
     if unowned_queues(scenario).outcome != "blocked":
         found = _loaded(found, seed, jobs)
     candidate = None
@@ -70,13 +70,13 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         knees = knees_of(scenario, ramp, seed=seed)
         found = replace(found, ramp=ramp, degradation=point, knees=knees)
         found = replace(found, replications=_replicated(found, seed, jobs))
-    run: dict[str, Stage] = {s.kind: s for s in others.selected(scenario, loads, seed=seed)}
+    run: dict[str, Stage] = {s.kind: s for s in stage_kinds.selected(scenario, loads, seed=seed)}
     if "fall_back" in plan:
-        stage = others.fall_back(scenario, loads, found.ramp, seed=seed)
+        stage = stage_kinds.fall_back(scenario, loads, found.ramp, seed=seed)
         run["fall_back"] = stage
         found = replace(found, recovery=recovery_of(stage, found.baseline))
     if "failure" in plan:
-        run["failure"], run["retest"] = others.failure(scenario, loads, seed=seed)
+        run["failure"], run["retest"] = stage_kinds.failure(scenario, loads, seed=seed)
     return replace(found, others=run)
 
 

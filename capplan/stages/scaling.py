@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from capplan.results.lives import lead_times, wanted_changes
+from capplan.formatting import counted
+from capplan.results.replica_lifecycle import lead_times, wanted_changes
 from capplan.results.scaling import scaling_findings, turns
 from capplan.slo import Outcome, Reason
 from capplan.stages.protection import protections
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from capplan.evidence.store import inputs_of
-from capplan.results import books, outcome_counts, per_request, queue_waits
+from capplan.formatting import counted
+from capplan.results import conservation_table, outcome_counts, per_request, queue_waits
 from capplan.results.headline import summary
 from capplan.results.waits import waited_twice
 from capplan.slo import Reason, Verdict, judge
-from capplan.slo.client import ACHIEVED, most_lag_s, sent
-from capplan.stages.breaks import Break, breaks_of, margins_of
+from capplan.slo.load_generator import ACHIEVED, most_lag_s, sent
+from capplan.stages.violations import Break, breaks_of, margins_of
 from capplan.statistics import stability
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -202,8 +202,8 @@ class Stage:
         }
 
     def books(self, by: Sequence[str]) -> pd.DataFrame:
-        """Return the books of the requests of the window (:func:`capplan.results.books`)."""
-        return books(self.run, by=by, within_s=(self.start_s, self.end_s))
+        """Return the books of the requests of the window."""
+        return conservation_table(self.run, by=by, within_s=(self.start_s, self.end_s))
 
     def double_queued(self) -> Mapping[str, Any]:
         """Return how many requests of the window waited in two queues or more, and where."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted
 from capplan.traffic.laws import sizes, tenants_of
 from capplan.traffic.streams import Stream, stream
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from capplan.wording import counted
+from capplan.formatting import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted, does
 from capplan.scenario.arrivals import Poisson
 from capplan.scenario.traffic import Bursts, LongOutputs
 from capplan.traffic.arrivals import arrival_times_s
@@ -11,7 +12,6 @@ from capplan.traffic.copies import occurrence, taken
 from capplan.traffic.curve import levels
 from capplan.traffic.shapes import burst_windows, outside
 from capplan.traffic.streams import Stream, stream
-from capplan.wording import counted, does
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted
 from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.pages.pools import NO_POOL, TITLES, PoolStudy
 from capplan.widgets.explorer import Control, Explorer, Values, View
 from capplan.widgets.judging import broken, judged_as_shown
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -68,7 +68,7 @@ def _control(field: str, own: float) -> Control:
 
 def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
     from capplan import charts
-    from capplan.pages import told
+    from capplan.pages import format_value
     from capplan.results import headline, length_bucket, per_request
 
     requests = per_request(result)
@@ -84,12 +84,12 @@ def _view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
     figures = headline(result)
     ends = charts.outcomes_over_time(requests, window_s=_window(result))
     sentence = (
-        f"{counted(figures['offered'], 'request')} at {told(load_rps, '_rps')}: throughput "
-        f"{told(figures['throughput_rps'], '_rps')}, goodput "
-        f"{told(figures['goodput_rps'], '_rps')}, "
-        f"{told(figures['timeout_fraction'], '_fraction')} timed out, "
-        f"{told(figures['error_rate_fraction'], '_fraction')} refused or failed, "
-        f"{told(figures['wasted_token_fraction'], '_fraction')} of the tokens computed for nobody."
+        f"{counted(figures['offered'], 'request')} at {format_value(load_rps, '_rps')}: throughput "
+        f"{format_value(figures['throughput_rps'], '_rps')}, goodput "
+        f"{format_value(figures['goodput_rps'], '_rps')}, "
+        f"{format_value(figures['timeout_fraction'], '_fraction')} timed out, "
+        f"{format_value(figures['error_rate_fraction'], '_fraction')} refused or failed, "
+        f"{format_value(figures['wasted_token_fraction'], '_fraction')} of the tokens computed for nobody."
     )
     return View(
         charts=(charts.latency_distribution(frame, latency=latency, promise_s=promise_s), ends),

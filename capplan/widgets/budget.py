@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted
 from capplan.widgets.explorer import Control, Explorer, Values, View
 from capplan.widgets.judging import broken, judged_as_shown
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,13 +92,13 @@ def _percentages(budget: ClassBudget) -> Values:
 
 def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     from capplan import charts
-    from capplan.pages import in_layer, rule_words, told
+    from capplan.pages import format_value, in_layer, rule_words
     from capplan.results import headline
 
     over = waits[waits["over"]]
     breaks = [
-        f"{row['request_class']} waits {told(row['wait_s'], '_s')} {in_layer(row['layer'])}, "
-        f"more than its {told(row['share_s'], '_s')}"
+        f"{row['request_class']} waits {format_value(row['wait_s'], '_s')} {in_layer(row['layer'])}, "
+        f"more than its {format_value(row['share_s'], '_s')}"
         for row in over.to_dict("records")
     ]
     breaks += [
@@ -110,9 +110,9 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     sentence = (
         f"Of {counted(figures['offered'], 'request')} of the busiest stretch, simulated with "
         "the limits "
-        f"that follow, {told(figures['error_rate_fraction'], '_fraction')} are refused or fail, "
-        f"{told(figures['timeout_fraction'], '_fraction')} time out, and "
-        f"{told(figures['goodput_fraction'], '_fraction')} keep every promise."
+        f"that follow, {format_value(figures['error_rate_fraction'], '_fraction')} are refused or fail, "
+        f"{format_value(figures['timeout_fraction'], '_fraction')} time out, and "
+        f"{format_value(figures['goodput_fraction'], '_fraction')} keep every promise."
     )
     return View(
         charts=(charts.waits_against_shares(waits),),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capplan.formatting import counted
 from capplan.pages.loads import at_load, busiest, rate_rps
 from capplan.widgets.explorer import Control, Explorer, Values, View
 from capplan.widgets.judging import broken, judged_as_shown
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -72,7 +72,7 @@ def explore_failure_margin(
 
 def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
     from capplan import charts
-    from capplan.pages import told
+    from capplan.pages import format_value
     from capplan.results import headline, per_request
 
     requests = per_request(result)
@@ -80,12 +80,12 @@ def _view(result: RunResult, *, load_rps: float, at_s: float | None) -> View:
     window_s = max(1.0, round(result.duration_s / 40))
     ends = charts.outcomes_over_time(requests, window_s=window_s)
     waiting = charts.waiting_over_time(result.timeline)
-    lost = "" if at_s is None else f" Replicas are lost after {told(at_s, '_s')}."
+    lost = "" if at_s is None else f" Replicas are lost after {format_value(at_s, '_s')}."
     sentence = (
-        f"{counted(figures['offered'], 'request')} at {told(load_rps, '_rps')}: "
-        f"{told(figures['goodput_fraction'], '_fraction')} keep every promise, "
-        f"{told(figures['timeout_fraction'], '_fraction')} time out, "
-        f"{told(figures['error_rate_fraction'], '_fraction')} are refused or fail.{lost}"
+        f"{counted(figures['offered'], 'request')} at {format_value(load_rps, '_rps')}: "
+        f"{format_value(figures['goodput_fraction'], '_fraction')} keep every promise, "
+        f"{format_value(figures['timeout_fraction'], '_fraction')} time out, "
+        f"{format_value(figures['error_rate_fraction'], '_fraction')} are refused or fail.{lost}"
     )
     return View(
         charts=(ends, waiting),

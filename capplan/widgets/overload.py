@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from capplan.pages.telling import told
-from capplan.widgets.bench import Aftermath, Bench, Overload
+from capplan.formatting import format_value
 from capplan.widgets.explorer import Choice, Control, Explorer, Values, View
 from capplan.widgets.protection import Protection, own_attempts, protected
 from capplan.widgets.surge import Surge, no_surge, surge_of
+from capplan.widgets.surge_runs import Aftermath, Bench, Overload
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -175,8 +175,8 @@ def overload_said(
     alike = reference is not None and told_now == told_was
     nothing = "; what was moved changes none of it" if alike else ""
     return (
-        f"{told(strength * surge.peak_rps, '_rps')} ({told(strength)} × the planned peak) for "
-        f"{told(surge.length_s, '_s')} instead of {told(surge.usual_rps, '_rps')}: "
+        f"{format_value(strength * surge.peak_rps, '_rps')} ({format_value(strength)} × the planned peak) for "
+        f"{format_value(surge.length_s, '_s')} instead of {format_value(surge.usual_rps, '_rps')}: "
         f"{'; '.join(parts)}{nothing}."
     )
 
@@ -196,13 +196,13 @@ def _told(surge: Surge, run: Overload, layer: str) -> list[str]:
     found = run.aftermath
     figures = [
         back_said(surge, found),
-        told(found.good_surge_fraction, "_fraction"),
-        told(found.good_after_fraction, "_fraction"),
-        told(found.attempts_per_request),
-        f"{told(found.wasted_tokens, '_tokens')}, "
-        f"{told(found.wasted_token_fraction, '_fraction')} of all",
+        format_value(found.good_surge_fraction, "_fraction"),
+        format_value(found.good_after_fraction, "_fraction"),
+        format_value(found.attempts_per_request),
+        f"{format_value(found.wasted_tokens, '_tokens')}, "
+        f"{format_value(found.wasted_token_fraction, '_fraction')} of all",
     ]
-    return [*figures, told(run.longest(layer))] if layer else figures
+    return [*figures, format_value(run.longest(layer))] if layer else figures
 
 
 def _plain(text: str) -> str:
@@ -211,16 +211,16 @@ def _plain(text: str) -> str:
 
 def back_said(surge: Surge, found: Aftermath) -> str:
     """Return whether a service comes back after a surge, and when."""
-    after = told(surge.judged_s - surge.times_s[1], "_s")
+    after = format_value(surge.judged_s - surge.times_s[1], "_s")
     if math.isnan(found.back_s):
         return "whether it comes back is **unknown**: not every request can be judged"
     if found.good_before_fraction < HALF:
-        usual = told(found.good_before_fraction, "_fraction")
+        usual = format_value(found.good_before_fraction, "_fraction")
         return f"**nothing to come back to**: {usual} keep every promise before it"
     if math.isinf(found.back_s):
         return f"**it does not come back** within {after} after it"
     if found.back_s > 0:
-        return f"**it comes back** {told(found.back_s, '_s')} after it"
+        return f"**it comes back** {format_value(found.back_s, '_s')} after it"
     if found.good_surge_fraction >= found.good_before_fraction:
         return "**it holds**"
     return "**it comes back** as soon as it is over"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.wording import counted
+from capplan.formatting import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -42,7 +42,7 @@ class Surge:
     def scenario(self, scenario: Scenario, strength: float) -> Scenario:
         """Return the scenario under a surge of that many planned peaks, without other faults."""
         from capplan.scenario.files import with_values
-        from capplan.stages.failing import generator_limits
+        from capplan.stages.failure_stage import generator_limits
 
         loads = (
             (BEFORE, self.usual_rps),

@@ -4,7 +4,7 @@ import pytest
 
 from capplan.results.breakers import open_spans
 from capplan.results.headline import headline
-from capplan.results.lives import lives
+from capplan.results.replica_lifecycle import lifecycle_table
 from capplan.scenario.files import load_scenario
 from capplan.simulation import simulate
 
@@ -42,7 +42,7 @@ def test_only_answers_of_the_class_that_allows_it_are_degraded(runs):
 
 
 def test_replicas_come_for_the_surge_within_the_accelerators_and_leave_after_it(runs):
-    came = lives(runs[0])
+    came = lifecycle_table(runs[0])
     first = came[came["warm"]]["ready_s"].min()
     assert SURGE_S[0] < first < SURGE_S[0] + 60.0
     counts = runs[0].timeline.query("metric == 'replicas' and replica == 'llm'")

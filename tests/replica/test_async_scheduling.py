@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.latency import LinearStepTime
+from capplan.replica.step_time import LinearStepTime
 from capplan.scenario import ContinuousBatching, LinearStep
 
 LAW = LinearStepTime(1.0, 0.0, 0.0, 0.0)

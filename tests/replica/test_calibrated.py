@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.replica.calibrated import ScaledStepTime, implied
-from capplan.replica.latency import step_time
 from capplan.replica.roofline import RooflineStepTime
+from capplan.replica.step_time import step_time
 from capplan.scenario import CalibratedStep, ContinuousBatching, Pool, RooflineStep
 
 STEPS = st.tuples(

@@ -16,9 +16,9 @@ from capplan.replica.calibrated import ScaledStepTime
 from capplan.replica.fast import unsupported
 from capplan.replica.grid import Curve
 from capplan.replica.kernel_tables import KernelStepTime
-from capplan.replica.latency import LinearStepTime, step_time
 from capplan.replica.mix_table import mix_table
 from capplan.replica.silicon import SiliconStepTime
+from capplan.replica.step_time import LinearStepTime, step_time
 from capplan.replica.steplaw import step_law
 from capplan.scenario import ContinuousBatching, Pool, Queue
 from capplan.scenario.batching import Reservation

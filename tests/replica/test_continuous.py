@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.latency import LinearStepTime
+from capplan.replica.step_time import LinearStepTime
 from capplan.scenario import ContiguousKv, ContinuousBatching, LinearStep, Queue, Speculation
 
 MOST_TOKENS = 130

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from capplan.replica.kernel_tables import PER_LAYER, VIDUR_LAYER
-from capplan.replica.latency import step_time
 from capplan.replica.profiles import find_profile
+from capplan.replica.step_time import step_time
 from capplan.scenario import ContinuousBatching, Pool, TablesStep
 from capplan.schema import DataError
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from capplan.catalog import model
 from capplan.replica.capacity import Mix, batch_rate_rps, replica
-from capplan.replica.latency import LinearStepTime, batch_seconds, step_time
 from capplan.replica.roofline import active_parameters
+from capplan.replica.step_time import LinearStepTime, batch_seconds, step_time
 from capplan.scenario import (
     ContinuousBatching,
     DynamicBatching,

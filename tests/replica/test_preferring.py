@@ -6,7 +6,7 @@ import pytest
 
 from capplan.replica.fast import unsupported
 from capplan.replica.job import Job
-from capplan.replica.preferring import PreferringEngine, continuous_engine
+from capplan.replica.reservations import PreferringEngine, continuous_engine
 from capplan.scenario.continuous import ContinuousBatching
 
 

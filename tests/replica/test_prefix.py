@@ -4,8 +4,8 @@ import pytest
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.latency import LinearStepTime
 from capplan.replica.prefix import PrefixCache, block_keys
+from capplan.replica.step_time import LinearStepTime
 from capplan.scenario import ContinuousBatching, LinearStep
 
 LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)

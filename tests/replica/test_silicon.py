@@ -5,8 +5,8 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from capplan.replica import silicon
-from capplan.replica.latency import step_time
 from capplan.replica.silicon_inputs import head_parts, model_config
+from capplan.replica.step_time import step_time
 from capplan.scenario import ContinuousBatching, Pool, SiliconStep
 from capplan.schema import DataError
 

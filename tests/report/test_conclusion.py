@@ -1,8 +1,8 @@
 import pytest
 
 from capplan.evidence import artefact
+from capplan.formatting import format_nested, format_value
 from capplan.report.conclusion import read_conclusion
-from capplan.report.figures import shown, words
 from capplan.schema import DataError
 
 
@@ -44,14 +44,14 @@ def test_an_outcome_that_does_not_exist_is_an_error(tmp_path):
         (0.0, "0"),
         (999.6, "1,000"),
         (-0.01234, "-0.0123"),
-        ("inf", "never"),
+        ("inf", "no bound"),
         (None, "unknown"),
     ],
 )
 def test_figures_are_rounded_for_people(value, text):
-    assert shown(value) == text
+    assert format_value(value) == text
 
 
 def test_nothing_is_told_with_no_words():
-    assert words(None) == ""
-    assert words(["a", 2.0]) == "a, 2.00"
+    assert format_nested(None) == ""
+    assert format_nested(["a", 2.0]) == "a, 2"

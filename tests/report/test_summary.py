@@ -19,7 +19,7 @@ def test_a_scope_is_told_in_lines_with_units_a_class_each():
     told = dict(scope_lines(SCOPE))
     assert told["model"] == ["llama", "a pool that names none"]
     assert told["load"] == ["3.21 to 8.41 requests/s"]
-    assert told["time judged"] == ["60.0 to 3,610 s from the start"]
+    assert told["time judged"] == ["60 to 3,610 s from the start"]
     assert told["backend"] == ["simulated"]
     assert told["input distribution"][0] == (
         "chat: 12,870 requests, prompts of 2 to 13,900 tokens (p50 1,010, p95 4,020), "

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from capplan.results import books, check_books
+from capplan.results import check_conservation, conservation_table
 from capplan.schema import DataError
 
 
@@ -21,8 +21,8 @@ def mixed(served, ended):
 
 def test_books_count_who_entered_left_and_ended_in_each_place(make_run, mixed):
     run = make_run(mixed)
-    check_books(run)
-    table = books(run).groupby("layer", sort=False)[
+    check_conservation(run)
+    table = conservation_table(run).groupby("layer", sort=False)[
         ["entered", "left", "rejected", "timed_out", "in_flight"]
     ].sum()  # fmt: skip
     assert table.loc["caller"].tolist() == [5, 5, 0, 0, 0]
@@ -33,7 +33,7 @@ def test_books_count_who_entered_left_and_ended_in_each_place(make_run, mixed):
 
 
 def test_books_balance_per_class_tenant_and_attempt(make_run, mixed):
-    table = books(make_run(mixed))
+    table = conservation_table(make_run(mixed))
     ends = ["rejected", "timed_out", "cancelled", "failed", "in_flight"]
     assert (table["entered"] == table["left"] + table[ends].sum(axis=1)).all()
     second = table[(table["attempt"] == 2) & (table["layer"] == "service_queue")]
@@ -59,7 +59,7 @@ def test_books_balance_per_class_tenant_and_attempt(make_run, mixed):
 def test_a_log_that_does_not_balance_is_refused(make_run, mixed, row, change, field):
     mixed[row] |= change
     with pytest.raises(DataError) as error:
-        check_books(make_run(mixed))
+        check_conservation(make_run(mixed))
     assert error.value.field == field
 
 
@@ -67,7 +67,7 @@ def test_a_request_of_the_trace_that_is_not_in_the_log_is_refused(make_run, mixe
     run = make_run(mixed)
     run.trace.frame = pd.DataFrame({"request_id": ["a", "b", "c", "d", "lost"]})
     with pytest.raises(DataError, match="lost"):
-        check_books(run)
+        check_conservation(run)
 
 
 def test_places_that_a_live_server_does_not_tell_are_left_out(make_run, served):
@@ -76,8 +76,8 @@ def test_places_that_a_live_server_does_not_tell_are_left_out(make_run, served):
                    "decode_end_s", "gateway_in_s", "gateway_admitted_s"):  # fmt: skip
         row[moment] = None
     run = make_run([row], backend="live")
-    check_books(run)
-    assert books(run)["layer"].tolist() == ["caller", "network"]
+    check_conservation(run)
+    assert conservation_table(run)["layer"].tolist() == ["caller", "network"]
 
 
 def test_books_hold_the_waits_and_the_waste_of_those_that_ended_there(make_run, mixed, busy):
@@ -85,13 +85,13 @@ def test_books_hold_the_waits_and_the_waste_of_those_that_ended_there(make_run, 
     lost = {"request_id": "e", "outcome": "timed_out", "outcome_layer": "caller"}
     rows = [served, served | lost | {"wasted_tokens": 40, "output_tokens": 0}, *mixed[1:]]
     run = make_run(rows, timeline=busy("llm-0", 0.25), duration_s=644.0)
-    table = books(run, by=("request_class",)).set_index("layer")
+    table = conservation_table(run, by=("request_class",)).set_index("layer")
     assert table.loc["service_queue", "wait_total_s"] == pytest.approx(3.0 + 6.0)
     assert table["wasted_tokens"].sum() == table.loc["response", "wasted_tokens"] == 40
     assert table.loc["response", "wasted_accelerator_s"] == pytest.approx(40.0)
 
 
 def test_books_of_a_part_of_a_run_are_of_the_requests_that_start_in_it(make_run, mixed):
-    table = books(make_run(mixed), within_s=(1.0, 9.0), by=("attempt",))
+    table = conservation_table(make_run(mixed), within_s=(1.0, 9.0), by=("attempt",))
     caller = table[table["layer"] == "caller"].set_index("attempt")
     assert caller["entered"].tolist() == [2, 1]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from capplan.results import lead_times, lives, scaling_findings, scaling_summary
+from capplan.results import lead_times, lifecycle_table, scaling_findings, scaling_summary
 from capplan.results.cost import cost_usd, pool_cost_usd_per_hour
-from capplan.results.lives import wanted_changes
+from capplan.results.replica_lifecycle import wanted_changes
 from capplan.scenario.files import with_values
 from capplan.schema import PHASES
 
@@ -58,7 +58,7 @@ FIRST = entered("llm-0", (0, "up"))
 def test_a_life_is_told_from_its_phases(make_run, served, elastic):
     rows = [served("r0", 41.0, replica="llm-2"), served("r1", 45.0, replica="llm-2")]
     run = make_run(rows, scenario=elastic, timeline=[*FIRST, *COLD, *WARM])
-    told = lives(run).set_index("replica")
+    told = lifecycle_table(run).set_index("replica")
     cold = told.loc["llm-2"]
     assert (cold["asked_s"], cold["provisioning_s"], cold["ready_s"]) == (10, 15, 40)
     assert cold["refused"]
@@ -99,7 +99,7 @@ def test_a_number_that_turns_with_the_load_does_not_flap(make_run, served, elast
 
 def test_a_run_that_tells_no_phases_has_no_lives_and_an_unknown_cost(make_run, served, elastic):
     run = make_run([served("r0", 0.0)], scenario=elastic)
-    assert lives(run).empty
+    assert lifecycle_table(run).empty
     assert lead_times(run).empty
     assert scaling_findings(run) == []
     assert cost_usd(run) != cost_usd(run)  # NaN

@@ -8,8 +8,8 @@ import pytest
 from capplan.encoding import plain
 from capplan.results import (
     QUEUES,
-    books,
-    check_books,
+    check_conservation,
+    conservation_table,
     grouped,
     headline,
     per_request,
@@ -47,8 +47,8 @@ def result(request):
 
 
 def test_the_books_balance(result):
-    check_books(result)
-    table = books(result)
+    check_conservation(result)
+    table = conservation_table(result)
     ends = ["rejected", "timed_out", "cancelled", "failed", "in_flight"]
     assert (table["entered"] == table["left"] + table[ends].sum(axis=1)).all()
     caller = table[table["layer"] == "caller"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capplan.results import queue_waits
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.simulation import simulate
 from capplan.simulation.run import _Run
@@ -89,7 +89,7 @@ def test_a_reclaimed_slot_is_that_of_the_youngest_borrowed(shared, trace_of, pla
     trace = trace_of([0.0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7], tenant=["noisy"] * 4 + ["quiet"] * 3)
     result = play(scenario, trace)
     log = result.requests
-    check_books(result)
+    check_conservation(result)
     assert log["reason"].fillna("").tolist() == ["", "", "reclaimed", "reclaimed", "", "", ""]
     assert log["finish_s"].tolist()[2:4] == [0.6, 0.5]
     assert log["outcome_layer"].iloc[3] == "gateway"

@@ -5,10 +5,10 @@ import copy
 import numpy as np
 import pytest
 
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.results.cost import accelerator_hours
 from capplan.results.headline import headline
-from capplan.results.lives import lead_times, lives
+from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.scaling import out_of_reach, scaling_findings, scaling_summary
 from capplan.scenario.files import DataError, with_values
 from capplan.simulation import simulate
@@ -71,7 +71,7 @@ def series(result, metric, replica="llm"):
 
 def test_a_step_of_load_brings_replicas_after_lag_and_cold_start_and_takes_them_back(elastic, step):
     result = simulate(elastic(scaler()), trace=step)
-    told = lives(result)
+    told = lifecycle_table(result)
     came = told.dropna(subset=["asked_s"])
     assert came["asked_s"].min() == 135.0  # the first look after the step, 15 s apart
     assert (came["ready_s"] - came["asked_s"]).dropna().tolist() == pytest.approx(
@@ -82,7 +82,7 @@ def test_a_step_of_load_brings_replicas_after_lag_and_cold_start_and_takes_them_
     served = result.requests["replica"].value_counts()
     assert len(served) > 4
     assert (result.requests["outcome"] == "succeeded").all()
-    check_books(result)
+    check_conservation(result)
 
 
 def test_scaling_back_waits_for_the_stabilisation_window(elastic, step):
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_replicas(elastic, step):
 
 def test_names_are_never_used_again(elastic, step):
     result = simulate(elastic(scaler(down_s=0.0)), trace=step)
-    told = lives(result)
+    told = lifecycle_table(result)
     assert told["replica"].is_unique
     assert told["replica"].tolist() == [f"llm-{i}" for i in range(len(told))]
     assert len(told) > 8
@@ -212,7 +212,7 @@ def test_standby_is_ready_sooner_and_is_paid_all_the_time(elastic, step):
 def test_accelerators_are_paid_from_their_provisioning_until_they_are_gone(elastic, step):
     scenario = elastic(scaler(), pool={"price_usd_per_accelerator_hour": 3.6, "tensor_parallel": 2})
     result = simulate(scenario, trace=step)
-    told = lives(result)
+    told = lifecycle_table(result)
     begun = told["provisioning_s"].fillna(0.0)
     seconds = (told["gone_s"].fillna(result.duration_s) - begun).sum()
     assert accelerator_hours(result, scenario.pools[0]) * 3600 == pytest.approx(2 * seconds)
@@ -223,7 +223,7 @@ def test_accelerators_are_paid_from_their_provisioning_until_they_are_gone(elast
 
 def test_the_busy_fraction_is_that_of_the_time_replicas_were_there(elastic, step):
     result = simulate(elastic(scaler()), trace=step)
-    told = lives(result)
+    told = lifecycle_table(result)
     there = (told["gone_s"].fillna(result.duration_s) - told["ready_s"]).sum()
     busy = 0.5 * len(result.requests)
     assert headline(result)["accelerator_busy_fraction"] == pytest.approx(busy / there, rel=0.02)
@@ -270,7 +270,7 @@ def test_pools_share_accelerators_and_who_asks_first_gets_the_next(build, trace_
     names = np.repeat(["chat", "embed"], [len(early), len(late)])
     order = np.argsort(arrivals, kind="stable")
     trace = trace_of(arrivals[order], request_class=names[order])
-    told = lives(simulate(scenario, trace=trace)).dropna(subset=["asked_s"])
+    told = lifecycle_table(simulate(scenario, trace=trace)).dropna(subset=["asked_s"])
     first = told[told["pool"] == "a"].iloc[0]
     waits = told[(told["pool"] == "b") & told["refused"]].iloc[0]
     assert waits["asked_s"] < first["gone_s"]
@@ -289,7 +289,7 @@ def test_a_pool_goes_to_zero_and_wakes_up(elastic, trace_of):
     last = result.requests.iloc[-1]
     assert last["outcome"] == "succeeded"
     assert last["finish_s"] == pytest.approx(210.0 + START_S + 0.5)
-    assert lives(result)["gone_s"].min() <= 100.0
+    assert lifecycle_table(result)["gone_s"].min() <= 100.0
 
 
 def test_a_pool_may_idle_at_zero_below_its_least(elastic, trace_of):
@@ -326,7 +326,7 @@ def test_every_kind_of_metric_scales_out(elastic, step, metric, target, of):
     result = simulate(elastic(scaler(metric, target, of=of)), trace=step)
     assert series(result, "replicas").max() > 2
     assert series(result, f"scaling_{metric}").notna().any()
-    check_books(result)
+    check_conservation(result)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_at_an_even_load_there_are_as_many_as_load_over_target(
 
 def test_a_lag_delays_what_is_done(elastic, step):
     at = [
-        lives(simulate(elastic(scaler(metric_lag_s=lag)), trace=step))["asked_s"].min()
+        lifecycle_table(simulate(elastic(scaler(metric_lag_s=lag)), trace=step))["asked_s"].min()
         for lag in (0.0, 30.0)
     ]
     assert at == [135.0, 165.0]
@@ -428,7 +428,7 @@ def test_scaling_on_output_while_saturated_is_pointed_out(build, trace_of):
 def test_a_crash_leaves_the_number_wanted_and_the_survivors_scale(elastic, step):
     scenario = elastic(scaler(), replicas=2, faults=[{"at_s": 200.0, "count": 1, "down_s": 60.0}])
     result = simulate(scenario, trace=step)
-    check_books(result)
+    check_conservation(result)
     assert (result.requests["reason"] == "crash").any()
     assert series(result, "replicas").max() == 8
 

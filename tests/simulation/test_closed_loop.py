@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capplan.results import check_books, headline
+from capplan.results import check_conservation, headline
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate, simulate_many
@@ -152,7 +152,7 @@ def test_a_crash_ends_the_wait_of_every_user(single_queue, trace_of):
     faults = [{"at_s": 0.5, "down_s": 0.1}]
     scenario = single_queue(1, exponential=False, faults=faults)
     run = simulate(scenario, trace=known_users(trace_of, [2, 2]))
-    check_books(run)
+    check_conservation(run)
     assert len(run.requests) == 4
     assert (run.requests["outcome"] == "failed").sum() == 1
 
@@ -160,7 +160,7 @@ def test_a_crash_ends_the_wait_of_every_user(single_queue, trace_of):
 def test_nobody_begins_to_send_after_the_window(single_queue, trace_of):
     trace = known_users(trace_of, [9, 9], duration_s=5.0)
     run = simulate(single_queue(1, exponential=False), trace=trace)
-    check_books(run)
+    check_conservation(run)
     assert run.requests["intended_start_s"].max() < 5.0
     assert len(run.requests) < len(trace)
     assert run.duration_s < 10.0
@@ -171,9 +171,9 @@ def test_nobody_begins_to_send_after_the_window(single_queue, trace_of):
 def test_books_refuse_a_user_who_leaves_out_a_request(single_queue, trace_of):
     run = simulate(single_queue(1), trace=known_users(trace_of, [3]))
     log = run.requests
-    check_books(replace(run, requests=log.iloc[:2]))
+    check_conservation(replace(run, requests=log.iloc[:2]))
     with pytest.raises(ValueError, match="the same 3 requests"):
-        check_books(replace(run, requests=log.iloc[[0, 2]]))
+        check_conservation(replace(run, requests=log.iloc[[0, 2]]))
 
 
 def test_a_slow_service_is_asked_less_and_the_same_by_the_same_users(single_queue):
@@ -222,7 +222,7 @@ def test_fresh_connections_pay_a_handshake_each_and_long_lived_ones_once(build, 
         assert log["network_s"].tolist() == pytest.approx([0.1 + 0.2 * n for n in paid])
         parts = segments(log, until="first_token").sum(axis=1)
         np.testing.assert_allclose(parts, log["first_token_s"] - log["intended_start_s"])
-        check_books(run)
+        check_conservation(run)
 
 
 def test_a_handshake_is_part_of_ttft(build, trace_of):
@@ -258,4 +258,4 @@ def test_a_caller_who_leaves_during_the_handshake_never_arrives(build, trace_of)
     assert row["outcome"] == "timed_out"
     assert math.isnan(row["gateway_in_s"])
     assert row["network_s"] == pytest.approx(0.5)
-    check_books(run)
+    check_conservation(run)

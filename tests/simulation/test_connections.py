@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 
 FRESH = {"one_way_s": 0.01, "handshake_s": 0.04, "connections": "fresh"}
@@ -19,7 +19,7 @@ def test_connections_beyond_the_rate_wait_evenly_which_is_time_on_the_network(
     scenario = build(network=FRESH, gateway={"accept": {"rate_per_s": 10.0}})
     result = play(scenario, trace_of([0.0] * 4 + [2.0]))
     log = result.requests
-    check_books(result)
+    check_conservation(result)
     assert behind(log) == pytest.approx([0.05, 0.15, 0.25, 0.35, 0.05])
     parts = segments(log)
     assert parts["network_s"].tolist() == pytest.approx([0.06, 0.16, 0.26, 0.36, 0.06])
@@ -31,7 +31,7 @@ def test_beyond_the_backlog_a_connection_is_refused_before_the_gateway(build, tr
     scenario = build(network=FRESH, gateway={"accept": {"rate_per_s": 10.0, "backlog": 2}})
     result = play(scenario, trace_of([0.0] * 5))
     log = result.requests
-    check_books(result)
+    check_conservation(result)
     assert log["reason"].fillna("").tolist() == ["", "", "", *["connection_refused"] * 2]
     assert log["outcome_layer"].tolist()[3:] == ["network"] * 2
     assert log["gateway_in_s"].isna().tolist() == [False] * 3 + [True] * 2
@@ -81,7 +81,7 @@ def test_who_leaves_keeps_its_place_in_the_backlog_and_counts_its_wait(build, tr
     )
     result = play(scenario, trace_of([0.0, 0.0, 0.0, 1.9]))
     log = result.requests
-    check_books(result)
+    check_conservation(result)
     assert log["outcome"].tolist() == ["succeeded", "succeeded", "timed_out", "succeeded"]
     assert log["network_s"].iloc[2] == pytest.approx(1.5)
     # the third was accepted at 2.05, for nobody

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.results import check_books, headline
+from capplan.results import check_conservation, headline
 from capplan.results.segments import segments
 from capplan.scenario import ModelReload
 from capplan.scenario.files import with_values
@@ -38,7 +38,7 @@ ONE_STEP = {
 
 def run(scenario, trace, **options):
     result = simulate(scenario, trace=trace, **options)
-    check_books(result)
+    check_conservation(result)
     return result
 
 
@@ -156,7 +156,7 @@ def test_the_prompts_of_a_static_batch_take_their_part_of_its_time_at_any_speed(
     trace = trace_of([0.0, 0.0], prompt_tokens=1000, output_tokens=3)
     plain = simulate(build(batching=static), trace=trace).requests
     changed = simulate(build(batching=static, pool={"step_factors": [factor]}), trace=trace)
-    check_books(changed)
+    check_conservation(changed)
     for moment in ("prefill_end_s", "decode_end_s"):
         np.testing.assert_allclose(changed.requests[moment], factor * plain[moment])
 

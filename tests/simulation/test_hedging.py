@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capplan.results import headline, per_request
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.scenario import Hedge, RequestClass
 from capplan.simulation.hedging import Latencies
 
@@ -39,7 +39,7 @@ def test_the_hedge_wins_and_the_first_is_cancelled(slow_first, trace_of, play):
     names = ["other", "other", "chat"]
     trace = trace_of([0.0, 0.1, 0.2], prompt_tokens=[990, 1, 1], request_class=names)
     result = play(scenario, trace)
-    check_books(result)
+    check_conservation(result)
     rows = by_number(result.requests, "r2")
     assert rows["outcome"].tolist() == ["cancelled", "succeeded"]
     assert (rows["outcome_layer"][1], rows["reason"][1]) == ("caller", "hedge_lost")
@@ -95,7 +95,7 @@ def test_the_network_lets_the_loser_go_on_until_the_news_comes(build, trace_of, 
         network={"one_way_s": 0.2},
     )
     result = play(scenario, trace_of([0.0]))
-    check_books(result)
+    check_conservation(result)
     first, hedge = result.requests.to_dict("records")
     assert first["outcome"] == "succeeded"
     assert first["finish_s"] == pytest.approx(1.4)
@@ -112,7 +112,7 @@ def test_both_answers_at_once_are_one_success(build, trace_of, play):
         "service": {"base_s": 1.0},
     }
     result = play(build(classes=hedging(0.25), batching=batching), trace_of([0.0]))
-    check_books(result)
+    check_conservation(result)
     assert sorted(result.requests["outcome"]) == ["cancelled", "succeeded"]
 
 
@@ -139,7 +139,7 @@ def test_when_all_have_failed_the_request_is_tried_again(build, trace_of, play):
         replicas=5,
     )  # fmt: skip
     result = play(scenario, trace_of([0.0]))
-    check_books(result)
+    check_conservation(result)
     log = result.requests
     assert (log["outcome"] == "timed_out").all()
     assert log["sent_s"].tolist() == pytest.approx([0.0, 0.5, 1.75])
@@ -187,7 +187,7 @@ def test_attempts_that_a_load_generator_holds_back_are_hedged_and_cancelled_too(
         faults=[{"kind": "generator_limit", "at_s": 0.0, "connections": 1}],
     )
     result = play(scenario, trace_of([0.0, 5.0]))
-    check_books(result)
+    check_conservation(result)
     log = result.requests
     assert log["outcome"].tolist() == ["succeeded", "cancelled"] * 2
     assert log["reason"].tolist()[1::2] == ["hedge_lost"] * 2
@@ -219,7 +219,7 @@ def test_hedging_after_a_high_quantile_costs_little_and_shortens_the_tail(build,
             replicas=40,
         )
         result = play(scenario, trace_of(np.arange(6000) / 20))
-        check_books(result)
+        check_conservation(result)
         figures[hedge is None] = headline(result)
     assert figures[True]["retry_amplification"] == 1.0
     assert figures[False]["retry_amplification"] == pytest.approx(1.1, abs=0.015)

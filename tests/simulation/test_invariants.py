@@ -18,7 +18,7 @@ from strategies.runs import compiled_scenarios, prefixed, quick, random_runs, re
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.fast import FastEngine
 from capplan.replica.prefix import PrefixCache
-from capplan.results.books import books, check_books
+from capplan.results.conservation import check_conservation, conservation_table
 from capplan.results.segments import segments
 from capplan.scenario.callers import REASONS
 from capplan.simulation import simulate, simulate_many
@@ -56,8 +56,8 @@ def test_books_balance_segments_add_up_and_limits_hold(build, trace_of, scenario
 
 
 def books_balance(result):
-    check_books(result)
-    table = books(result, by=KEYS)
+    check_conservation(result)
+    table = conservation_table(result, by=KEYS)
     ends = [outcome for outcome in OUTCOMES if outcome != "succeeded"]
     assert (table["entered"] == table["left"] + table[ends].sum(axis=1)).all()
     log = result.requests

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.results import check_books
+from capplan.results import check_conservation
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
@@ -51,7 +51,7 @@ def test_two_who_need_the_whole_host_take_turns_exactly(build, trace_of):
     trace = trace_of([0.0, 1.0], size=[3.0, 1.0], request_class=["a", "b"])
     run = simulate(scenario, trace=trace)
     assert run.requests["finish_s"].tolist() == pytest.approx([4.0, 3.0], abs=1e-6)
-    check_books(run)
+    check_conservation(run)
     alone = simulate(with_values(scenario, {"pools.b.hosts": []}), trace=trace)
     assert alone.requests["finish_s"].tolist() == pytest.approx([3.0, 2.0], abs=1e-6)
 
@@ -140,7 +140,7 @@ def test_steps_of_a_continuous_replica_stretch_and_the_segments_still_add_up(bui
     )
     mixed = simulate(scenario, trace=trace)
     apart = simulate(with_values(scenario, {"pools.noise.hosts": []}), trace=trace)
-    check_books(mixed)
+    check_conservation(mixed)
     log = mixed.requests
     np.testing.assert_allclose(
         segments(log).sum(axis=1), log["finish_s"] - log["intended_start_s"], atol=1e-9
@@ -166,7 +166,7 @@ def test_a_crash_takes_its_work_off_the_host(build, trace_of):
     run = simulate(scenario, trace=trace)
     assert run.requests["outcome"].tolist() == ["succeeded", "failed"]
     assert run.requests["finish_s"].tolist() == pytest.approx([2.5, 1.0], abs=1e-6)
-    check_books(run)
+    check_conservation(run)
 
 
 LAWS = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from capplan.scenario.readings import LATENCIES, LEVELS, OF_GATEWAY, RATES
+from capplan.scenario.metric_names import LATENCIES, LEVELS, OF_GATEWAY, RATES
 from capplan.simulation.clock import Rank
 from capplan.simulation.metrics import MOST_SAMPLES, LatencyWindow, gateway_reading, level, rate
 from capplan.simulation.run import _Run

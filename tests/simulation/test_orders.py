@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.simulation import simulate
 
 ORDERS = {
@@ -56,7 +56,7 @@ def test_who_has_expired_never_reaches_the_accelerator(build, trace_of, layer, b
     else:
         fields["batching"] = batching | {"scheduler": queue}
     result = simulate(build(**fields), trace=crowd(trace_of))
-    check_books(result)
+    check_conservation(result)
     log = result.requests
     late = log[log["outcome"] == "timed_out"]
     assert (late["reason"] == "wait_limit").any()

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 
@@ -26,7 +26,7 @@ def _log_of(build, trace_of):
         scenario = build(classes=classes, batching=continuous(**batching))
         trace = trace_of(times, prompt_tokens=10, output_tokens=5, request_class=names)
         result = simulate(scenario, trace=trace, engine=engine)
-        check_books(result)
+        check_conservation(result)
         return result.requests
 
     return log_of
@@ -74,7 +74,7 @@ def test_a_dynamic_batch_fails_alone_or_as_a_whole(build, trace_of, play, togeth
     }  # fmt: skip
     scenario = build(classes=CLASSES, batching=batching)
     result = play(scenario, trace_of([0.0, 0.0, 0.1], request_class=["chat", "bad", "chat"]))
-    check_books(result)
+    check_conservation(result)
     failed = result.requests["outcome"] == "failed"
     assert failed.tolist() == [together, True, together]
     assert len(set(result.requests["finish_s"])) == 1
@@ -118,7 +118,7 @@ def test_of_several_models_only_the_one_whose_step_fails_is_struck(build, trace_
         [0.0, 0.0, 0.5], prompt_tokens=10, output_tokens=5, request_class=["chat", "other", "bad"]
     )
     result = simulate(scenario, trace=trace)
-    check_books(result)
+    check_conservation(result)
     log = result.requests.set_index("request_class")
     assert (log["outcome"] == "failed").sum() == failed
     assert log["outcome"]["bad"] == "failed"
@@ -136,7 +136,7 @@ def test_poison_strikes_a_crowd_under_load_and_the_books_balance(build, trace_of
     batching = continuous(poison="batch", max_num_seqs=8, step_time=STEP | {"base_s": 0.02})
     trace = trace_of(np.arange(600) / 40, prompt_tokens=10, output_tokens=20)
     result = play(build(classes=classes, batching=batching, replicas=2), trace)
-    check_books(result)
+    check_conservation(result)
     reasons = set(result.requests["reason"].dropna())
     assert {"poisoned", "poisoned_batch"} <= reasons
     struck = result.requests[result.requests["reason"] == "poisoned"]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.simulation import simulate
 
 HEDGED = [{"name": "chat", "hedge": {"after_s": 0.1}}]
@@ -15,7 +15,7 @@ GATEWAYS = [{}, {"response_cache": {}}, {"concurrency": 8}]
 def both(scenario, trace):
     results = [simulate(scenario, trace=trace, engine=kind) for kind in ("reference", "fast")]
     for result in results:
-        check_books(result)
+        check_conservation(result)
     return results
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from capplan.budget import allocate
 from capplan.replica.footprint import FULL
-from capplan.replica.resident import ResidentEngine
-from capplan.results.books import check_books
+from capplan.replica.multi_model import ResidentEngine
+from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.schema import DataError
 from capplan.simulation import simulate
@@ -282,7 +282,7 @@ def test_nobody_is_lost_and_only_resident_models_run(build, trace_of, scenario, 
 @given(scenario=scenarios(), rows=requests())
 def test_books_balance_and_segments_add_up(build, trace_of, scenario, rows):
     result = simulate(build(**scenario), trace=trace_of(**rows))
-    check_books(result)
+    check_conservation(result)
     assert (result.requests["outcome"] != "in_flight").all()
     served = result.requests[result.requests["outcome"] == "succeeded"]
     parts = segments(served)

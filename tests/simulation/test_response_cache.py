@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.results import check_books, headline, per_request
+from capplan.results import check_conservation, headline, per_request
 from capplan.results.cost import class_cost_usd, cost_usd
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
@@ -31,7 +31,7 @@ def _cached(build, dynamic):
 
 def run(scenario, trace, **options):
     result = simulate(scenario, trace=trace, **options)
-    check_books(result)
+    check_conservation(result)
     return result
 
 

@@ -5,7 +5,7 @@ from hypothesis import settings
 from strategies.hosts import BATCHING, rates, shared_runs
 from strategies.runs import quick
 
-from capplan.results.books import check_books
+from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
@@ -18,7 +18,7 @@ def test_books_balance_and_users_wait_for_their_answers(build, data, seed):
     scenario = build(**data)
     trace = draw(scenario, seed=seed)
     run = simulate(scenario, trace=trace, seed=seed)
-    check_books(run)
+    check_conservation(run)
     log = run.requests
     assert not log["outcome"].eq("in_flight").any()
     done = log[log["outcome"] == "succeeded"]

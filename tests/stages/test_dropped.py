@@ -5,7 +5,7 @@ import pytest
 
 from capplan.scenario.files import load_scenario, with_values
 from capplan.simulation import simulate
-from capplan.stages.dropped import dropped
+from capplan.stages.dropped_retries import dropped
 from capplan.stages.protection import protections
 from capplan.stages.stage import stage_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from capplan.scenario.files import DataError, with_values
 from capplan.stages import run_stages
-from capplan.stages.failing import failure_of, generator_limits
+from capplan.stages.failure_stage import failure_of, generator_limits
 
 POOL = {
     "name": "server",

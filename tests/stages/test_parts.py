@@ -8,21 +8,21 @@ import pandas as pd
 import pytest
 
 from capplan.scenario import Promises
-from capplan.stages.breaks import allowance, broken
 from capplan.stages.isolation import isolation_reasons, tenants_over_share
 from capplan.stages.knee import kneedle
 from capplan.stages.layers import blame
 from capplan.stages.limits import limit_of
 from capplan.stages.loads import loads_of
 from capplan.stages.metrics import levels
-from capplan.stages.playing import play, step
 from capplan.stages.protection import protections
 from capplan.stages.ramp import Ramp
 from capplan.stages.recovery import errors_back
 from capplan.stages.rules import starves, unowned_queues
 from capplan.stages.run import run_stages
+from capplan.stages.run_load import play, step
 from capplan.stages.stage import stage_of
 from capplan.stages.trends import slope_per_hour, trend_reasons
+from capplan.stages.violations import allowance, broken
 
 
 def table(outcomes, *, e2e=0.1, **columns):

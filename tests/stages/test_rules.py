@@ -9,13 +9,13 @@ import pytest
 
 from capplan.results import timeline_table
 from capplan.stages import scaling
-from capplan.stages.breaks import broken
-from capplan.stages.candidate import _linked, _throughput_bought, _worse
-from capplan.stages.playing import play
+from capplan.stages.next_change import _linked, _throughput_bought, _worse
 from capplan.stages.recovery import recovery_of
 from capplan.stages.rules import Findings, not_applicable, rules
+from capplan.stages.run_load import play
 from capplan.stages.scaling import READINESS_SAMPLES, added, scaling_reasons
 from capplan.stages.stage import stage_of
+from capplan.stages.violations import broken
 
 
 @pytest.fixture(name="fallen", scope="module")

@@ -11,7 +11,6 @@ from capplan import pages, widgets
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import DataError
 from capplan.stages.loads import loads_of
-from capplan.widgets.bench import Aftermath, Bench
 from capplan.widgets.explorer import Choice
 from capplan.widgets.overload import (
     ACTIONS,
@@ -23,6 +22,7 @@ from capplan.widgets.overload import (
 )
 from capplan.widgets.protection import Protection, protected
 from capplan.widgets.surge import SHOWN_REQUESTS, Surge, no_surge, surge_of
+from capplan.widgets.surge_runs import Aftermath, Bench
 
 STORM = 5.0
 """Planned peaks of the drill's blip."""

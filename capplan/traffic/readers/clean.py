@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from capplan.formatting import counted
 from capplan.schema import TRACE, DataError, names
 from capplan.traffic.ledger import REASONS, Ledger
 from capplan.traffic.readers import times as t
@@ -20,7 +21,6 @@ from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.raw import RawBatch
 from capplan.traffic.readers.spread import spread_times
 from capplan.traffic.trace import Trace, from_frame
-from capplan.wording import counted
 
 LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")

@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from capplan.pages import listed, rule_words, table, told
-from capplan.pages.telling import once
+from capplan.display import once
+from capplan.pages import format_value, listed, rule_words, table
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from capplan.pages.telling import once
     ],
 )
 def test_a_figure_is_told_with_its_unit_and_three_digits(value, name, text):
-    assert told(value, name) == text
+    assert format_value(value, name) == text
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_what_was_not_measured_is_unknown_and_never_zero(value):
-    assert told(value, "_rps") == "unknown"
+    assert format_value(value, "_rps") == "unknown"
 
 
 def test_a_table_has_the_unit_in_its_heading_and_unknown_where_nothing_is():
@@ -38,7 +38,7 @@ def test_a_table_has_the_unit_in_its_heading_and_unknown_where_nothing_is():
     assert ">1.5<" in html
     assert "unknown" in html
     assert "a&lt;b" in html
-    assert repr(table(frame)).splitlines()[0].startswith("who | rate")
+    assert repr(table(frame)).splitlines()[0].startswith("who  rate")
 
 
 def test_a_table_of_nothing_says_nothing():

@@ -1,6 +1,6 @@
 import pytest
 
-from capplan.wording import counted, does
+from capplan.formatting import counted, does
 
 
 @pytest.mark.parametrize(

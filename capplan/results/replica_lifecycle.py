@@ -25,7 +25,7 @@ COLUMNS = [
 ]
 
 
-def lives(result: RunResult) -> pd.DataFrame:
+def lifecycle_table(result: RunResult) -> pd.DataFrame:
     """Return one row per replica of the pools whose replicas come and go; empty without any.
 
     Columns: ``pool``, ``replica``, ``warm`` (came from standby), ``asked_s`` (for replicas that
@@ -47,7 +47,7 @@ def lead_times(result: RunResult, *, pool: str | None = None) -> pd.DataFrame:
     Columns: ``pool``, ``replica``, ``warm``, ``ready_s`` (from asking to being in service) and
     ``first_answer_s`` (from asking to the end of its first answer; NaN if it made none).
     """
-    table = lives(result)
+    table = lifecycle_table(result)
     came = table["asked_s"].notna() & table["ready_s"].notna()
     if pool is not None:
         came &= table["pool"] == pool

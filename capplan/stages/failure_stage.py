@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capplan.formatting import counted
 from capplan.scenario.faults import GeneratorLimit
 from capplan.simulation.loading import load_alone_s
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Fault, Pool, Scenario

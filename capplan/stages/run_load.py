@@ -10,9 +10,9 @@ import numpy as np
 
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
-from capplan.stages.breaks import margins_of
-from capplan.stages.failing import generator_limits
+from capplan.stages.failure_stage import generator_limits
 from capplan.stages.stage import Stage, stage_of, windowed
+from capplan.stages.violations import margins_of
 from capplan.statistics import mser5
 
 if TYPE_CHECKING:

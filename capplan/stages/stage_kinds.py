@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from capplan.formatting import counted
 from capplan.results import per_request
 from capplan.slo import judge
-from capplan.stages.breaks import breaks_of, margins_of
-from capplan.stages.failing import failure_of
+from capplan.stages.failure_stage import failure_of
 from capplan.stages.loads import Loads
-from capplan.stages.playing import play, step, warmed_up
+from capplan.stages.run_load import play, step, warmed_up
 from capplan.stages.scaling import release_s
 from capplan.stages.stage import Stage, stage_of, windowed
+from capplan.stages.violations import breaks_of, margins_of
 from capplan.traffic.draw import draw
-from capplan.wording import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -135,7 +135,7 @@ def fall_back(scenario: Scenario, loads: Loads, ramp: Ramp | None, *, seed: int)
 def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
     """Return the planned load while something fails, and the retest after it is over.
 
-    What fails says the plan (:mod:`capplan.stages.failing`). Where it states no ``down_s``, it
+    The plan states what fails (:mod:`capplan.stages.failure_stage`). Without ``down_s`` it
     lasts for the pool's cold start, or for longer, until each class's percentiles have their
     samples.
     """

@@ -34,7 +34,7 @@ SLACK_S = 1e-6
 Flags = npt.NDArray[np.bool_]
 
 
-def books(
+def conservation_table(
     result: RunResult,
     *,
     by: Sequence[str] = KEYS,
@@ -86,7 +86,7 @@ def _started_within(log: pd.DataFrame, start_s: float, end_s: float) -> Flags:
     return found
 
 
-def check_books(result: RunResult) -> None:
+def check_conservation(result: RunResult) -> None:
     """Check that every request is accounted for once; DataError names the first entry that isn't.
 
     Every request of the trace is in the log and no other (a user of a closed loop may not have come
