@@ -25,8 +25,9 @@ from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
 from capplan.formatting import counted
 from capplan.results import headline
-from capplan.scenario import Scenario, Steady
+from capplan.scenario import Scenario
 from capplan.scenario.files import with_values
+from capplan.scenario.shapes import Steady
 from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.slo import judge

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from capplan.encoding import plain, to_text
-from capplan.scenario import Queue
+from capplan.scenario.layers import Queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ from capplan.budget.loads import ClassLoad
 from capplan.budget.results import ClassBudget
 from capplan.budget.service import PoolService
 from capplan.budget.shares import divide
-from capplan.scenario import LinearStep, Origin, RequestClass, Scenario, origin
-from capplan.scenario.continuous import ContinuousBatching
+from capplan.scenario import Scenario
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.classes import RequestClass
+from capplan.scenario.part import Origin, origin
+from capplan.scenario.step_times import LinearStep
 
 LOWEST, HIGHEST = 0.01, 0.999
 """Range in which a feasible quantile is looked for."""

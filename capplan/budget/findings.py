@@ -10,7 +10,10 @@ from capplan.budget.results import SEVERITY, ClassBudget, Finding
 from capplan.budget.service import PoolService
 from capplan.formatting import counted
 from capplan.replica.footprint import FULL, footprint_fraction
-from capplan.scenario import Part, Queue, RequestClass, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.classes import RequestClass
+from capplan.scenario.layers import Queue
+from capplan.scenario.part import Part
 
 TOLERANCE_FRACTION = 0.05
 """Limits that differ by less count as equal: budgets from two draws of one load differ as much."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from capplan.scenario import FixedLength, Length, LognormalLength
+from capplan.scenario.classes import FixedLength, Length, LognormalLength
 
 _NORMAL = NormalDist()
 _Z95 = _NORMAL.inv_cdf(0.95)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from capplan.budget.results import ClassBudget, LayerLimit
 from capplan.budget.service import PoolService
-from capplan.scenario import ContinuousBatching, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.batching import ContinuousBatching
 
 GATEWAY_STATUS, POOL_STATUS = 429, 503
 """Too many requests of the caller's own making; a service that cannot take more for now.

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 from capplan.budget.lengths import length_moment, length_quantile
 from capplan.budget.sizes import size_mean, size_quantile
 from capplan.replica.capacity import Mix
-from capplan.scenario import (
-    ClosedLoop,
-    Origin,
-    Replay,
-    RequestClass,
-    Scenario,
-    Spike,
-    Steady,
-    Step,
-    origin,
-)
+from capplan.scenario import Scenario
+from capplan.scenario.classes import RequestClass
+from capplan.scenario.part import Origin, origin
+from capplan.scenario.shapes import ClosedLoop, Replay, Spike, Steady, Step
 from capplan.schema import DataError
 from capplan.traffic.shapes import planned_rate
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from capplan.budget.shares import WAITING
-from capplan.scenario import Origin
+from capplan.scenario.part import Origin
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,9 @@ from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
 from capplan.replica.footprint import pool_of_model
 from capplan.replica.static import padded_s, static_step_time
 from capplan.replica.step_time import StepTime, batch_seconds
-from capplan.scenario import DynamicBatching, Pool, RequestClass, StaticBatching
+from capplan.scenario.batching import DynamicBatching, StaticBatching
+from capplan.scenario.classes import RequestClass
+from capplan.scenario.pools import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from capplan.scenario import BudgetRule
+from capplan.scenario.layers import BudgetRule
 
 WAITING = ("gateway_queue", "service_queue", "scheduler_queue", "batch_window")
 """The layers in which a request waits, outermost first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from capplan.scenario import ChoiceSize, FixedSize, LognormalSize, Size
+from capplan.scenario.classes import ChoiceSize, FixedSize, LognormalSize, Size
 
 _NORMAL = NormalDist()
 _Z95 = _NORMAL.inv_cdf(0.95)

@@ -117,7 +117,7 @@ def values_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that ``--set`` and ``--trace`` set, by dotted path."""
     from pathlib import Path
 
-    from capplan.scenario.files import parse_value
+    from capplan.scenario.yaml_text import parse_value
 
     values = {field: parse_value(text) for field, text in args.values}
     trace = getattr(args, "trace", None)

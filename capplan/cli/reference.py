@@ -112,7 +112,7 @@ def _files() -> Iterator[tuple[str, str, Path]]:
 def _about(path: Path) -> str:
     if path.suffix != ".yaml":
         return ""
-    from capplan.scenario.files import read_yaml
+    from capplan.scenario.yaml_text import read_yaml
 
     text = " ".join(str(read_yaml(path).get("description", "")).split())
     return text.split(". ")[0].rstrip(".")

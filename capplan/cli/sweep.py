@@ -92,7 +92,7 @@ def _grid(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
 
 
 def _values(field: str, text: str) -> list[Any]:
-    from capplan.scenario.files import parse_value
+    from capplan.scenario.yaml_text import parse_value
     from capplan.schema import DataError
 
     values = parse_value(f"[{text}]")

@@ -12,7 +12,8 @@ from capplan.formatting import format_value, rule_words
 if TYPE_CHECKING:
     from capplan.budget import ClassBudget, WaitBudget
     from capplan.results import RunResult
-    from capplan.scenario import Queue, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.layers import Queue
 
 PROMISES = (
     "deadline_s",
@@ -32,7 +33,7 @@ QUEUES = {"gateway_queue": "gateway"}
 
 def promise_table(scenario: Scenario) -> pd.DataFrame:
     """Return each promise of each class with its bound, where it comes from, and its samples."""
-    from capplan.scenario import origin
+    from capplan.scenario.part import origin
 
     rows = []
     for c in scenario.classes:

@@ -11,7 +11,8 @@ from capplan.pages.loads import at_load, busiest, rate_rps
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
-    from capplan.scenario import Pool, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.pools import Pool
     from capplan.traffic.trace import Trace
 
 FIELDS = {

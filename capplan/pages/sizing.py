@@ -160,7 +160,7 @@ def crash_parts(page: Page, sizing: Sizing, *, lost: int, requests: int) -> list
     """Return how requests end around a crash of the chosen number, and what it cost."""
     from capplan import charts
     from capplan.results import per_request
-    from capplan.scenario import Crash
+    from capplan.scenario.faults import Crash
 
     if sizing.replicas.get(lost) is None:
         return [f"No number of replicas holds with {lost} lost, so there is none to crash."]

@@ -25,7 +25,8 @@ from capplan.replica.roofline import RooflineStepTime
 
 if TYPE_CHECKING:
     from capplan.replica.step_time import StepTime
-    from capplan.scenario import CalibratedStep, Pool
+    from capplan.scenario.pools import Pool
+    from capplan.scenario.step_times import CalibratedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

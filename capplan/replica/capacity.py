@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from capplan.replica.memory import kv_blocks
 from capplan.replica.step_time import StepTime, batch_seconds, step_time
-from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
+from capplan.scenario.batching import ContinuousBatching, DynamicBatching
+from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 
@@ -128,7 +129,7 @@ def replica(pool: Pool, mix: Mix) -> Replica:
 def batch_rate_rps(batching: DynamicBatching, size: float) -> float:
     """Return the requests per second of a dynamically batching replica at full batches.
 
-    >>> from capplan.scenario import ServiceLaw
+    >>> from capplan.scenario.batching import ServiceLaw
     >>> batch_rate_rps(DynamicBatching(max_batch_size=4, service=ServiceLaw(base_s=0.5)), 1)
     8.0
     """

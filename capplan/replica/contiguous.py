@@ -18,7 +18,8 @@ from capplan.replica.job import Job
 from capplan.replica.memory import accelerator_of, pool_kv_bytes_per_token
 
 if TYPE_CHECKING:
-    from capplan.scenario import ContinuousBatching, Pool
+    from capplan.scenario.batching import ContinuousBatching
+    from capplan.scenario.pools import Pool
 
 
 def copy_s_per_token(pool: Pool) -> float:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from capplan.replica.step_time import StepTime
     from capplan.replica.waiting import WaitingLine
-    from capplan.scenario import ContinuousBatching
+    from capplan.scenario.batching import ContinuousBatching
 
 
 class ContinuousEngine:

@@ -17,7 +17,7 @@ from capplan.replica.limits import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
     from capplan.replica.waiting import WaitingLine
-    from capplan.scenario import DynamicBatching, QueuePolicy
+    from capplan.scenario.batching import DynamicBatching, QueuePolicy
 
 
 QUEUE_FULL = "queue_full"

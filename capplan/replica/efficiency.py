@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from capplan.catalog import Accelerator, Model
-    from capplan.scenario import RooflineStep
+    from capplan.scenario.step_times import RooflineStep
 
 COMPUTE_EFFICIENCY = 0.74
 """Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: among
@@ -103,7 +103,7 @@ def shares_of(device: Accelerator, law: RooflineStep) -> Shares:
     """Return what an accelerator reaches: as the law says, else as measured, else as usual.
 
     >>> from capplan.catalog import accelerator
-    >>> from capplan.scenario import RooflineStep
+    >>> from capplan.scenario.step_times import RooflineStep
     >>> shares_of(accelerator("H100"), RooflineStep(memory_efficiency=0.5)).memory
     0.5
     """

@@ -11,8 +11,7 @@ from typing import Generic
 
 from capplan.replica.job import Job
 from capplan.replica.waiting import Waiter, WaitingLine, rank_of
-from capplan.scenario.layers import Queue
-from capplan.scenario.orders import FairShare
+from capplan.scenario.layers import FairShare, Queue
 
 Costs = dict[str, Callable[[Job], float]]
 COSTS: Costs = {

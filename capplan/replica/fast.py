@@ -22,7 +22,7 @@ from capplan.replica.limits import Limits
 from capplan.replica.prefix import block_keys
 from capplan.replica.steplaw import step_law
 from capplan.replica.waiting import rank_of
-from capplan.scenario import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capplan.replica.step_time import StepTime
-    from capplan.scenario import Queue
+    from capplan.scenario.layers import Queue
 
 HANDLED = frozenset(
     {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from capplan.catalog import model
 from capplan.replica.memory import GIB, memory_use, pool_kv_bytes_per_token, weight_bytes
-from capplan.scenario import ContinuousBatching, Pool, ResidentModel
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool, ResidentModel
 from capplan.schema import DataError
 
 FULL = 1.0 + 1e-9

@@ -28,7 +28,7 @@ from capplan.replica.grid import Curve
 from capplan.replica.memory import model_of
 from capplan.replica.mix_table import MixTable, mix_table
 from capplan.replica.roofline import hides_host, one_stage, roofline_step
-from capplan.scenario import Pool
+from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.replica.roofline import RooflineStepTime
-    from capplan.scenario import TablesStep
+    from capplan.scenario.step_times import TablesStep
 
 US = 1e-6
 MS = 1e-3

@@ -11,7 +11,7 @@ from capplan.replica.kv import KvBlocks, KvCache
 from capplan.replica.prefix import PrefixCache
 
 if TYPE_CHECKING:
-    from capplan.scenario import ContinuousBatching
+    from capplan.scenario.batching import ContinuousBatching
 
 
 def kv_cache(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capplan.scenario import ContinuousBatching
+    from capplan.scenario.batching import ContinuousBatching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

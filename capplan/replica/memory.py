@@ -28,7 +28,8 @@ from capplan.catalog import (
     model_from_config,
     model_from_mapping,
 )
-from capplan.scenario import ContinuousBatching, Pool
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 T = TypeVar("T")

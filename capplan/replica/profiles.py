@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capplan.catalog import accelerator, model
 from capplan.replica.memory import accelerator_of, model_of
-from capplan.scenario import Pool
+from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 FILES = ("dense.csv", "mlp.csv", "mlp.csv.gz")

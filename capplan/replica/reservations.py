@@ -7,8 +7,7 @@ from typing import Any
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.scenario.batching import Reservation
-from capplan.scenario.continuous import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching, Reservation
 
 
 def covers(reservation: Reservation, job: Job) -> bool:

@@ -65,7 +65,9 @@ from capplan.replica.efficiency import (
     shares_of,
 )
 from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
-from capplan.scenario import ContinuousBatching, Pool, RooflineStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import RooflineStep
 from capplan.schema import DataError
 
 THIRD = 1.0 / 3.0

@@ -45,11 +45,11 @@ from capplan.replica.silicon_inputs import (
     scheduled,
     weights_type,
 )
-from capplan.scenario import Pool
+from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
-    from capplan.scenario import SiliconStep
+    from capplan.scenario.step_times import SiliconStep
 
 SYSTEMS = {
     "A100-SXM-80GB": "a100_sxm",

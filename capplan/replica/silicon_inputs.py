@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capplan.catalog import Model
-    from capplan.scenario import Pool
+    from capplan.scenario.pools import Pool
 
 MOST_KV_HEADS = 8
 """KV heads per accelerator up to which decode attention was measured. Source: the column

@@ -15,12 +15,12 @@ from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
 from capplan.replica.memory import kv_blocks
 from capplan.replica.step_time import step_time
-from capplan.scenario import StaticBatching
+from capplan.scenario.batching import StaticBatching
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
     from capplan.replica.step_time import StepTime
-    from capplan.scenario import Pool
+    from capplan.scenario.pools import Pool
 
 
 def static_step_time(pool: Pool) -> StepTime:

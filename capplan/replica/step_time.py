@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from capplan.scenario import (
+from capplan.scenario.batching import ContinuousBatching, ServiceLaw
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import (
     CalibratedStep,
-    ContinuousBatching,
     LinearStep,
-    Pool,
     RooflineStep,
-    ServiceLaw,
     SiliconStep,
     TablesStep,
 )

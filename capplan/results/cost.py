@@ -11,7 +11,8 @@ from capplan.catalog import price
 from capplan.results.requests import answered_by_gateway
 from capplan.results.run import RunResult
 from capplan.results.timelines import held_values
-from capplan.scenario import Pool, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.pools import Pool
 
 HOUR_S = 3600.0
 

@@ -16,7 +16,10 @@ from capplan.formatting import counted
 from capplan.results.cost import served_by
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
 from capplan.results.run import RunResult
-from capplan.scenario import ContinuousBatching, Pool, ScalingMetric, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.autoscaling import ScalingMetric
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
 from capplan.statistics import quantiles
 
 FLAP_S = 600.0

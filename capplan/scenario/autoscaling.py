@@ -6,16 +6,15 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.metric_names import (
-    LATENCIES,
-    MetricName,
-    check_samples,
-)
+from capplan.scenario.metric_names import LATENCIES, MetricName, check_samples
 from capplan.scenario.part import (
     Count,
+    CountOrZero,
     Fraction,
     Name,
+    NonNegative,
     Part,
+    Positive,
     PositiveSeconds,
     Quantile,
     Seconds,
@@ -98,7 +97,7 @@ class ResourcePool(Part):
     """Accelerators that several pools share: who asks when none is left gets none, and waits."""
 
     name: Name
-    accelerators: Annotated[int, Field(ge=0)]
+    accelerators: CountOrZero
 
 
 class ScalingMetric(Part):
@@ -114,8 +113,8 @@ class ScalingMetric(Part):
     metric: MetricName
     source: Literal["pods", "resource", "external"] = "pods"
     target_type: Literal["AverageValue", "Value", "Utilization"] = "AverageValue"
-    target: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    activation: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    target: Positive
+    activation: NonNegative = 0.0
     """Above it the trigger is active, for ``event_driven`` scaling."""
     quantile: Quantile = 0.95
     """Of a latency."""
@@ -221,7 +220,7 @@ class Autoscaler(Part):
     "Algorithm details" and "Configurable scaling behavior".
     """
 
-    min_replicas: Annotated[int, Field(ge=0)] = 1
+    min_replicas: CountOrZero = 1
     max_replicas: Count
     metrics: Annotated[tuple[ScalingMetric, ...], Field(min_length=1)]
     sync_period_s: PositiveSeconds = 15.0

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from capplan.scenario.breakers import (
-    Action,
-    Breaker,
-    Refuse,
-    Route,
-    ShrinkBatch,
-    StartStandby,
-)
+from capplan.scenario.breakers import Action, Breaker, Refuse, Route, ShrinkBatch, StartStandby
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.part import origin
 from capplan.scenario.pools import Pool

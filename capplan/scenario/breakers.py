@@ -13,17 +13,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.metric_names import (
-    LATENCIES,
-    OF_GATEWAY,
-    MetricName,
-    check_samples,
-)
+from capplan.scenario.metric_names import LATENCIES, OF_GATEWAY, MetricName, check_samples
 from capplan.scenario.part import (
     Count,
     Name,
     Origin,
     Part,
+    Positive,
     PositiveSeconds,
     Quantile,
     Seconds,
@@ -101,7 +97,7 @@ class Release(Part):
 
     below: Threshold | None = None
     above: Threshold | None = None
-    limit_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    limit_factor: Positive | None = None
     for_s: Seconds = 0.0
     after_s: PositiveSeconds | None = None
     origins: dict[str, Origin] = Field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.part import Count, Part, PositiveSeconds, Quantile, Seconds
+from capplan.scenario.part import Count, NonNegative, Part, PositiveSeconds, Quantile, Seconds
 
 REASONS = (
     *("rate_limit", "token_limit", "request_too_large", "quota_exhausted", "prompt_too_long"),
@@ -35,8 +35,8 @@ class RetryBudget(Part):
     client, 10 %).
     """
 
-    fraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
-    min_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    fraction: NonNegative = 0.2
+    min_per_s: NonNegative = 10.0
     """So that retries are possible at all where there is little traffic."""
     ttl_s: PositiveSeconds = 10.0
     per: Literal["class", "tenant"] = "class"

@@ -11,10 +11,12 @@ from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.hosts import Demand
 from capplan.scenario.part import (
     Count,
+    CountOrZero,
     Fraction,
     Name,
     Origin,
     Part,
+    Positive,
     PositiveSeconds,
     Quantile,
 )
@@ -42,7 +44,7 @@ class Promises(Part):
     timeout_rate_fraction: Fraction | None = None
     goodput_fraction: Fraction | None = None
     """Least share of requests that succeed with every per-request promise held."""
-    cost_usd_per_success: Annotated[float, Field(gt=0)] | None = None
+    cost_usd_per_success: Positive | None = None
     min_samples: Count | None = None
     origins: dict[str, Origin] = Field(default_factory=dict)
 
@@ -94,16 +96,16 @@ class FixedSize(Part):
     """Every request of the same size."""
 
     kind: Literal["fixed"] = "fixed"
-    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    value: Positive
 
 
 class LognormalSize(Part):
     """Log-normal size by its median and 95th percentile; a draw beyond ``max`` is drawn again."""
 
     kind: Literal["lognormal"] = "lognormal"
-    p50: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    p95: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    max: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    p50: Positive
+    p95: Positive
+    max: Positive
 
     @model_validator(mode="after")
     def _ordered(self) -> LognormalSize:
@@ -117,10 +119,8 @@ class ChoiceSize(Part):
     """One of a few sizes, each with a weight: image resolutions, numbers of neighbours."""
 
     kind: Literal["choice"] = "choice"
-    values: Annotated[
-        tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(min_length=1)
-    ]
-    weights: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
+    values: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    weights: tuple[Positive, ...]
 
     @model_validator(mode="after")
     def _a_weight_each(self) -> ChoiceSize:
@@ -155,7 +155,7 @@ class RequestClass(Part):
     poisoned_fraction: Fraction = 0.0
     """Share of its requests on which an engine fails, as often as they are tried; see
     ``pools[].batching.poison``."""
-    share: Annotated[float, Field(gt=0)] = 1.0
+    share: Positive = 1.0
     """Weight among the classes, where traffic is drawn from laws instead of a trace."""
     prompt_tokens: Length = LognormalLength(p50_tokens=1020, p95_tokens=4083)
     output_tokens: Length = LognormalLength(p50_tokens=129, p95_tokens=451)
@@ -163,7 +163,7 @@ class RequestClass(Part):
     2023, conversation hour (Patel et al., "Splitwise", ISCA 2024, artefact data)."""
     length_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """Correlation of the logarithms of prompt and output length in drawn traffic."""
-    prefix_tokens: Annotated[int, Field(ge=0)] = 0
+    prefix_tokens: CountOrZero = 0
     """Length of a prefix that all requests of one tenant share, tokens."""
     cached_fraction: Fraction = 0.0
     """Share of the prompt that a prefix-caching pool finds, where the trace has no ids of prefix
@@ -194,8 +194,8 @@ class Tenant(Part):
     """A customer or team: its share of each class's requests."""
 
     name: Name
-    share: Annotated[float, Field(gt=0)] = 1.0
-    sent_share: Annotated[float, Field(gt=0)] | None = None
+    share: Positive = 1.0
+    sent_share: Positive | None = None
     """What it really sends, in drawn traffic; None = its share. More of it makes a noisy tenant."""
     classes: tuple[Name, ...] = ()
     """The classes it uses; empty = all."""

@@ -12,17 +12,20 @@ alternating renewal process). The exponential law is an assumption: constant haz
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from capplan.scenario.part import Count, Name, Part, PositiveSeconds, Rate, Seconds
-
-if TYPE_CHECKING:
-    from capplan.scenario.pools import Pool
-
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""By how much every step takes longer: 2 = twice as long."""
+from capplan.scenario.part import (
+    Count,
+    CountOrZero,
+    Name,
+    Part,
+    Positive,
+    PositiveSeconds,
+    Rate,
+    Seconds,
+)
 
 LEAST_MTBF_S = 1e-3
 """Below it a unit that others keep from working would be looked at too often to get anywhere."""
@@ -161,7 +164,7 @@ class Slow(ReplicaFault):
 
     fixed: ClassVar[str | None] = "for_s"
     kind: Literal["slow"] = "slow"
-    factor: Factor = 2.0
+    factor: Positive = 2.0
     for_s: PositiveSeconds | None = None
 
 
@@ -178,7 +181,7 @@ class NodeLoss(Occurrence):
     kind: Literal["node_loss"] = "node_loss"
     host: Name | None = None
     pool: Name | None = None
-    node: Annotated[int, Field(ge=0)] | None = None
+    node: CountOrZero | None = None
     """None = the first, with ``mtbf_s`` each."""
     down_s: PositiveSeconds | None = None
 
@@ -280,24 +283,3 @@ Fault = Annotated[
         ),
     ),
 ]
-
-
-def nodes_of(pool: Pool) -> list[range]:
-    """Return the replicas on each machine of a pool, by ``replicas_per_node``."""
-    per_node = pool.replicas_per_node or pool.replicas
-    starts = range(0, pool.replicas, per_node)
-    return [range(first, min(first + per_node, pool.replicas)) for first in starts]
-
-
-def misplaced(fault: Occurrence, pool: Pool) -> str | None:
-    """Return what a fault asks of its pool that is not there; None = nothing."""
-    if isinstance(fault, ModelReload) and fault.load_s is None and pool.model_load is None:
-        return f"model_reload needs load_s, or model_load of pool {pool.name}"
-    if not isinstance(fault, NodeLoss) or fault.host is not None:
-        return None
-    if pool.replicas_per_node is None:
-        return f"node_loss needs host, or replicas_per_node of pool {pool.name}"
-    nodes = len(nodes_of(pool))
-    if fault.node is not None and fault.node >= nodes:
-        return f"node: pool {pool.name} has {nodes} (from 0), got {fault.node}"
-    return None

@@ -13,14 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from capplan.bundled import data_path
-from capplan.scenario import Scenario
+from capplan.scenario.scenario import Scenario
 from capplan.scenario.shorthands import by_name, written_out
+from capplan.scenario.yaml_text import read_yaml
 from capplan.schema import DataError
-
-MOST_VALUES = 100_000
-"""Values a scenario file may hold once its aliases are spelt out."""
-NO_VALUE = (ValueError, TypeError, RecursionError)
-"""What the YAML reader raises for an impossible date, an unhashable key, endless nesting."""
 
 
 def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) -> Scenario:
@@ -77,26 +73,6 @@ def _date(value: Any) -> str:
     raise TypeError(msg)
 
 
-def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML 1.2 file; duplicate keys and syntax errors are errors."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as err:
-        raise DataError("an existing file", where=path) from err
-    except (OSError, UnicodeDecodeError) as err:
-        raise DataError(f"a readable UTF-8 file ({err})", where=path) from err
-    try:
-        content = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, *NO_VALUE) as err:
-        problem = " ".join(str(err).split())
-        raise DataError(f"valid YAML ({problem})", where=path) from err
-    _check_size(content, where=path)
-    return content
-
-
 def write_scenario(scenario: Scenario) -> str:
     """Return the scenario as YAML text that :func:`load_scenario` reads back to an equal one."""
     from ruamel.yaml import YAML
@@ -120,35 +96,6 @@ def set_values(data: Any, values: Mapping[str, Any], *, where: object) -> Any:
     for path, value in values.items():
         data = _set(data, path.split("."), value, where=where, path=path)
     return data
-
-
-def parse_value(text: str) -> Any:
-    """Return the YAML value of a ``--set FIELD=VALUE`` text.
-
-    >>> parse_value("3"), parse_value("null"), parse_value("fifo")
-    (3, None, 'fifo')
-    """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        content = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, *NO_VALUE) as err:
-        raise DataError("a YAML value", value=text) from err
-    _check_size(content, where=None)
-    return content
-
-
-def _check_size(content: Any, *, where: object) -> None:
-    """Refuse content that aliases make endless, or larger than any scenario."""
-    left, open_parts = MOST_VALUES, [content]
-    while open_parts:
-        part = open_parts.pop()
-        left -= 1
-        if left < 0:
-            raise DataError(f"at most {MOST_VALUES:,} values, aliases spelt out", where=where)
-        if isinstance(part, dict | list):
-            open_parts.extend(part.values() if isinstance(part, dict) else part)
 
 
 def _set(data: Any, keys: list[str], value: Any, *, where: object, path: str) -> Any:
@@ -201,6 +148,8 @@ def _resolve(trace: Any, file: Path) -> Any:
 
 
 BESIDE = ("model", "hf_config", "accelerator", "path", "batching", "step_time", "base")
+
+
 """Fields of a pool that may be paths, and those that hold such fields."""
 
 

@@ -8,19 +8,43 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.caching import ResponseCache
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
     Count,
+    CountOrZero,
     Fraction,
     Name,
+    NonNegative,
     Part,
+    Positive,
     PositiveSeconds,
     Rate,
     Seconds,
 )
 
-WholeNumber = Annotated[int, Field(ge=0)]
+
+class ResponseCache(Part):
+    """Answers that the gateway keeps, and gives to whoever asks the same again.
+
+    A request asks the same as an earlier one if the ids of prefix blocks in the trace cover both
+    prompts and agree, and so do class and length. Where the trace has no ids, the class's
+    ``response_cached_fraction`` of its requests is found, whatever is kept. An answer is kept when
+    it is made, for ``ttl_s`` (None = for good) whether it is asked for or not, the least recently
+    asked for going first when there are more than ``capacity`` (None = no limit). Answers that were
+    degraded are not kept.
+    Source: RFC 9111, "HTTP Caching", 2022, section 4.2 (freshness counts from when it was made).
+    """
+
+    owner: str = ""
+    capacity: Count | None = None
+    ttl_s: PositiveSeconds | None = None
+    lookup_s: Seconds = 0.0
+    """What every request spends on being looked up, found or not."""
+    per_tenant: bool = False
+    """Whether tenants get only answers of their own."""
+    bytes_per_token: Positive = 4.0
+    """Memory of an entry, per token of prompt and answer: text of about four characters a token in
+    English (OpenAI, "What are tokens and how to count them?", 2025), one byte each."""
 
 
 class GatewayQueue(Queue):
@@ -84,7 +108,7 @@ class TokenLimit(_Meter):
 
     rate_tokens_per_s: Rate
     burst_tokens: Count
-    output_estimate_tokens: WholeNumber = 0
+    output_estimate_tokens: CountOrZero = 0
     corrected: bool = True
 
 
@@ -115,7 +139,7 @@ class TenantQuota(Part):
     owner: str = ""
     concurrency: Count
     lendable_fraction: Fraction = 1.0
-    borrowing_limit: WholeNumber | None = None
+    borrowing_limit: CountOrZero | None = None
 
     @property
     def withheld(self) -> int:
@@ -154,7 +178,7 @@ class GatewayRetryBudget(Part):
 
     owner: str = ""
     retry_fraction: Fraction = 0.1
-    min_retries_rps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    min_retries_rps: NonNegative = 0.0
     window_s: PositiveSeconds = 10.0
 
 
@@ -170,7 +194,7 @@ class Accept(Part):
 
     owner: str = ""
     rate_per_s: Rate | None = None
-    backlog: WholeNumber = 4096
+    backlog: CountOrZero = 4096
     max_open: Count | None = None
     max_per_caller: Count | None = None
 

@@ -1,4 +1,4 @@
-"""The layers in front of a pool, each with an owner, limits and a protective action."""
+"""The layers in front of a pool: their owners, queue orders, limits, and shares of the budget."""
 
 from __future__ import annotations
 
@@ -6,8 +6,80 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.orders import FairShare, LengthBuckets, Order
-from capplan.scenario.part import Count, Fraction, Part, PositiveSeconds, Seconds
+from capplan.scenario.part import (
+    Count,
+    CountOrZero,
+    Fraction,
+    Name,
+    NonNegative,
+    Part,
+    Positive,
+    PositiveSeconds,
+    Quantile,
+    Seconds,
+)
+
+Order = Literal[
+    "fifo", "priority", "weighted_fair", "earliest_deadline", "shortest_prompt", "length_buckets"
+]
+
+
+class Weight(Part):
+    """The weight of one tenant or class: with twice the weight of another, twice its share."""
+
+    name: Name
+    weight: Positive
+
+
+class FairShare(Part):
+    """How ``order: weighted_fair`` shares the service, by start-time fair queueing.
+
+    Each tenant, class, or tenant's class (``by``) is a flow. A flow's next request starts where
+    its last one finished in virtual time, each ``cost / weight`` long; the earliest start is served
+    next. Two flows that both have somebody waiting get service in the ratio of their weights,
+    within one request of each (Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM
+    1996, theorem 1). A request that leaves unserved costs its flow nothing.
+    """
+
+    by: Literal["tenant", "class", "tenant_and_class"] = "tenant"
+    """``tenant_and_class``: each class of a tenant is a flow, with the product of both weights."""
+    cost: Literal["requests", "prompt_tokens", "tokens"] = "tokens"
+    """What is shared. ``tokens`` are those of the prompt and of the answer, as if its length were
+    known on arrival; an engine that does not know it charges while it decodes (Sheng et al.,
+    "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2)."""
+    tenants: tuple[Weight, ...] = ()
+    """Tenants whose weight is not 1."""
+    classes: tuple[Weight, ...] = ()
+    """Classes whose weight is not 1."""
+
+    @model_validator(mode="after")
+    def _one_weight_each(self) -> FairShare:
+        for field, weights in (("tenants", self.tenants), ("classes", self.classes)):
+            names = [entry.name for entry in weights]
+            if len(set(names)) < len(names):
+                msg = f"{field}: one weight each, got {', '.join(names)}"
+                raise ValueError(msg)
+        return self
+
+
+class LengthBuckets(Part):
+    """How ``order: length_buckets`` sorts prompts by length; in a bucket, by arrival.
+
+    A bucket holds prompts of at most its bound, and more than that of the bucket before; one more
+    holds those above all bounds.
+    """
+
+    bounds_tokens: tuple[Count, ...] = (256, 1024, 4096)
+    turn: Literal["round_robin", "shortest_first"] = "round_robin"
+    """One request of each bucket in turn, or all of the shorter buckets first."""
+
+    @model_validator(mode="after")
+    def _bounds_rise(self) -> LengthBuckets:
+        bounds = self.bounds_tokens
+        if not bounds or list(bounds) != sorted(set(bounds)):
+            msg = f"bounds_tokens: at least one, rising, got {list(bounds)}"
+            raise ValueError(msg)
+        return self
 
 
 class Network(Part):
@@ -36,7 +108,7 @@ class Queue(Part):
     """
 
     owner: str = ""
-    length: Annotated[int, Field(ge=0)] | None = None
+    length: CountOrZero | None = None
     wait_limit_s: PositiveSeconds | None = None
     order: Order = "fifo"
     """Who is served next, ties by arrival: ``fifo``; ``priority`` (lower first);
@@ -44,7 +116,7 @@ class Queue(Part):
     ``shortest_prompt``; ``length_buckets`` (see ``buckets``)."""
     fair: FairShare = FairShare()
     buckets: LengthBuckets = LengthBuckets()
-    ageing_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    ageing_per_s: NonNegative = 0.0
     """How much is taken off the rank of who waits, per second: levels of priority, tokens of the
     shortest prompt, buckets served shortest first. Against starvation: who came a second later
     must be better by this much to go first. 0 = no ageing."""
@@ -89,7 +161,37 @@ class Router(Part):
     prefix_threshold_fraction: Fraction = 0.3
     """Share of the prompt that must be found for ``prefix_aware`` to go by it; else the least
     loaded is taken. Default of SGLang's router (``cache_threshold``), as are those below."""
-    balance_abs_threshold: Annotated[int, Field(ge=0)] = 64
+    balance_abs_threshold: CountOrZero = 64
     """Loads are too far apart when the busiest holds more than this above the idlest, …"""
     balance_rel_threshold: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
     """… and more than this many times as many; then the least loaded is taken."""
+
+
+class Weights(Part):
+    """Relative shares of the queueing budget, one per waiting layer."""
+
+    gateway_queue: NonNegative = 1.0
+    service_queue: NonNegative = 1.0
+    scheduler_queue: NonNegative = 1.0
+    batch_window: NonNegative = 1.0
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> Weights:
+        if self.gateway_queue + self.service_queue + self.scheduler_queue + self.batch_window <= 0:
+            msg = "at least one weight must be positive"
+            raise ValueError(msg)
+        return self
+
+
+class BudgetRule(Part):
+    """The stated rule: ``equal``, ``weights``, or ``proportional``.
+
+    ``proportional`` gives the batch window what the batching needs (one step, or the queue delay)
+    and divides the rest by ``weights``. Service times are taken at these quantiles of the class's
+    lengths.
+    """
+
+    rule: Literal["equal", "proportional", "weights"] = "proportional"
+    weights: Weights = Weights()
+    prompt_quantile: Quantile = 0.95
+    output_quantile: Quantile = 0.95

@@ -24,9 +24,12 @@ PositiveSeconds = Annotated[
     float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_an_inverse)
 ]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_an_inverse)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=80)]
 
 

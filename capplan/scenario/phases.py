@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.shapes import (
     DAYS_OF_A_WEEK,
     HOURS_OF_A_DAY,
     Calendar,
+    ClosedLoop,
     Ramp,
     Replay,
     Sequence,

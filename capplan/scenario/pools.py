@@ -1,142 +1,69 @@
-"""Pools of replicas: how a replica batches."""
+"""Pools of replicas: the model and accelerators of a replica, and how it starts and batches."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
 from capplan.catalog.dtypes import Dtype
 from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
-from capplan.scenario.batching import (
-    LevelPolicy,
-    QueuePolicy,
-)
-from capplan.scenario.continuous import ContinuousBatching
-from capplan.scenario.faults import Factor
+from capplan.scenario.batching import Batching, ContinuousBatching
+from capplan.scenario.hosts import RATES
 from capplan.scenario.layers import Queue, Router
-from capplan.scenario.loading import ModelLoad
-from capplan.scenario.models import ResidentModel
-from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
-from capplan.scenario.steptimes import NonNegative, RooflineStep, StepTime
+from capplan.scenario.part import Count, Fraction, Name, Part, Positive, Rate, Seconds
+from capplan.scenario.step_times import StepTime
+
+if TYPE_CHECKING:
+    pass
 
 
-class ServiceLaw(Part):
-    """Service time of one batch: base_s + per_item_s · items + per_size_s · sum of sizes, s."""
+class ResidentModel(Part):
+    """One of several models of a pool: what it takes of a replica while it is resident.
 
-    base_s: PositiveSeconds
-    per_item_s: NonNegative = 0.0
-    per_size_s: NonNegative = 0.0
-    exponential: bool = False
-    """Draw each batch's time from an exponential law with this mean (for queueing checks)."""
-
-
-class DynamicBatching(Part):
-    """Server-side batching by size and window, as in Triton.
-
-    A batch starts as soon as the replica is free and either ``max_batch_size`` requests wait or
-    the oldest has waited ``max_queue_delay_s``. The size of a request is its ``size``, else its
-    prompt tokens. Source: NVIDIA, "Triton Inference Server User Guide", section "Dynamic Batcher".
+    It takes its weights, activations and runtime, and ``kv_fraction`` of the memory that the
+    engine may use; where ``kv_blocks`` is stated, ``kv_fraction`` of these blocks and nothing
+    else. As many are resident at once as fit.
     """
 
-    kind: Literal["dynamic"] = "dynamic"
-    max_batch_size: Count = 8
-    preferred_batch_sizes: tuple[Count, ...] = ()
-    """Sizes that are served at once, the largest that can be filled first; empty = only
-    ``max_batch_size``."""
-    max_queue_delay_s: Seconds = 0.0
-    priority_levels: Annotated[int, Field(ge=0)] = 0
-    """Levels of priority, 1 first; 0 = one line, in the scheduler's order."""
-    default_priority_level: Count = 1
-    """Level of requests whose priority is none of 1 … ``priority_levels``."""
-    queue_policy: QueuePolicy = QueuePolicy()
-    """Limits of each level; the ``scheduler`` queue's hold over all levels."""
-    level_policies: tuple[LevelPolicy, ...] = ()
-    """Levels with a policy of their own."""
-    cancel_frees: bool = True
-    """A waiting request whose caller has left is taken out; False = it is served all the same. A
-    batch that runs goes on with it in either case."""
-    poison: Literal["alone", "batch"] = "alone"
-    """Who fails when a batch meets a poisoned request: it alone, or the whole batch."""
-    scheduler: Queue = Queue()
-    service: ServiceLaw
-
-    @model_validator(mode="after")
-    def _sizes_and_levels_exist(self) -> DynamicBatching:
-        most, levels = self.max_batch_size, max(self.priority_levels, 1)
-        stated = [policy.level for policy in self.level_policies]
-        clashes = [
-            (size > most, f"preferred_batch_sizes: at most max_batch_size {most}, got {size}")
-            for size in self.preferred_batch_sizes
-        ]
-        clashes += [
-            (level > levels, f"level_policies: at most priority_levels {levels}, got {level}")
-            for level in stated
-        ]
-        clashes += [
-            (
-                self.default_priority_level > levels,
-                f"default_priority_level: at most priority_levels {levels}, got "
-                f"{self.default_priority_level}",
-            ),
-            (len(set(stated)) < len(stated), "level_policies: one per level"),
-        ]
-        if told := "; ".join(text for wrong, text in clashes if wrong):
-            raise ValueError(told)
-        return self
-
-    @property
-    def has_levels(self) -> bool:
-        """Return whether requests wait in levels, or with a policy of their own."""
-        policies = self.queue_policy != QueuePolicy() or self.level_policies
-        return bool(self.priority_levels or policies)
+    name: Name
+    model: str | None = None
+    """In the catalogue; None = its ``name``."""
+    kv_fraction: Annotated[Fraction, Field(gt=0)]
+    load_s: Seconds | None = None
+    """None = the bytes of its weights ÷ the pool's ``load_bandwidth_bytes_per_s``; not needed
+    where all models fit at once."""
+    unload_s: Seconds = 0.0
+    """Weights are only read, so they can be dropped without being written back."""
+    weight_dtype: Dtype | None = None
+    """None = the pool's; so with ``kv_dtype`` and ``step_time``."""
+    kv_dtype: Dtype | None = None
+    step_time: StepTime | None = None
 
 
-class StaticBatching(Part):
-    """Batches of whole requests, padded to the longest, for comparison with continuous batching.
+class ModelLoad(Part):
+    """What a replica loads when it returns, and over what; its prefix cache is cold in any case.
 
-    A batch starts as dynamic batches do; it ends when its longest answer does, and all its answers
-    go back then, in one piece. Source: Yu et al., "Orca", OSDI 2022, section 3.1.
+    ``bytes`` go from disk (``over: io``), from the network, or from the network onto the disk
+    (``both``) at the pool's ``load_bandwidth_bytes_per_s`` per accelerator; None = all that its
+    host has. On a shared host they take that rate from it: whoever reads there is slowed, and
+    slows the load.
     """
 
-    kind: Literal["static"] = "static"
-    max_batch_size: Count = 8
-    max_queue_delay_s: Seconds = 0.0
-    max_model_len: Count = 8192
-    """Longest prompt and answer; where the memory is known, it must hold ``max_batch_size``."""
-    gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
-    cancel_frees: bool = True
-    """As in dynamic batching."""
-    poison: Literal["alone", "batch"] = "alone"
-    """As in dynamic batching."""
-    scheduler: Queue = Queue()
-    step_time: StepTime = RooflineStep()
+    start_s: Seconds = 0.0
+    """Before the load: process start, memory profiling, graph capture."""
+    bytes: Positive | None = None
+    """On all accelerators of a replica; None = the weights of the pool's model."""
+    over: Literal["io", "network", "both"] = "io"
 
     @property
-    def as_dynamic(self) -> DynamicBatching:
-        """Return how its batches are formed."""
-        return DynamicBatching(
-            max_batch_size=self.max_batch_size,
-            max_queue_delay_s=self.max_queue_delay_s,
-            scheduler=self.scheduler,
-            service=ServiceLaw(base_s=1.0),
+    def rates(self) -> tuple[str, ...]:
+        """Return which of a host's rates it takes."""
+        return tuple(
+            rate
+            for rate in RATES
+            if rate != "compute_units" and (self.over == "both" or rate.startswith(self.over))
         )
-
-    @property
-    def as_continuous(self) -> ContinuousBatching:
-        """Return the batching that takes the same memory and steps of the same time."""
-        return ContinuousBatching(
-            max_num_seqs=self.max_batch_size,
-            max_num_batched_tokens=self.max_model_len,
-            max_model_len=self.max_model_len,
-            gpu_memory_utilization=self.gpu_memory_utilization,
-            step_time=self.step_time,
-        )
-
-
-Batching = Annotated[
-    ContinuousBatching | DynamicBatching | StaticBatching, Field(discriminator="kind")
-]
 
 
 class Pool(Part):
@@ -172,7 +99,7 @@ class Pool(Part):
     """None = the catalogue's price of the accelerator, or unknown without one."""
     replicas_per_node: Count | None = None
     """How many replicas stand on one machine, which they lose together; None = nobody says."""
-    step_factors: tuple[Factor, ...] = ()
+    step_factors: tuple[Positive, ...] = ()
     """Mixed accelerators: steps and batches of replica i take the i-th of these times as long, in
     turn; empty = all the same. The budget and the closed forms know only factor 1."""
     model_load: ModelLoad | None = None

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from capplan.bundled import data_path
 from capplan.scenario.shapes import occasion
+from capplan.scenario.yaml_text import read_yaml
 from capplan.schema import DataError
 
 OCCASION = "occasion"
@@ -106,8 +107,6 @@ def _names(data: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _preset(name: str, where: object) -> list[Any]:
-    from capplan.scenario.files import read_yaml
-
     files = {file.stem: file for file in data_path("breakers").glob("*.yaml")}
     if name not in files:
         rule = f"a list of rules, or the name of a bundled one: {', '.join(sorted(files))}"

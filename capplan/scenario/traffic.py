@@ -1,4 +1,4 @@
-"""What arrives: a base trace or laws, and the shape of the load over time."""
+"""What arrives: a base trace or laws, the gaps between arrivals, and what perturbs them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,65 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from capplan.scenario.arrivals import Arrivals, Poisson
-from capplan.scenario.closed import ClosedLoop
-from capplan.scenario.part import Fraction, Name, Part, PositiveSeconds, Seconds
-from capplan.scenario.shapes import Replay, Shape
+from capplan.scenario.part import (
+    CountOrZero,
+    Fraction,
+    Name,
+    NonNegative,
+    Part,
+    Positive,
+    PositiveSeconds,
+    Seconds,
+)
+from capplan.scenario.shapes import ClosedLoop, Replay, Shape
 from capplan.schema import TRACE, names
+
+
+class Poisson(Part):
+    """Independent arrivals: exponential gaps."""
+
+    kind: Literal["poisson"] = "poisson"
+
+
+class GammaGaps(Part):
+    """Renewal arrivals whose gaps are gamma distributed with the given coefficient of variation."""
+
+    kind: Literal["gamma"] = "gamma"
+    cv: Positive
+
+
+class WeibullGaps(Part):
+    """Renewal arrivals whose gaps are Weibull distributed with the given coefficient of variation.
+
+    With cv > 1 its tail is heavier than that of gamma gaps; the cv lies between 0.05 and 20.
+    """
+
+    kind: Literal["weibull"] = "weibull"
+    cv: Annotated[float, Field(ge=0.05, le=20)]
+
+
+class Even(Part):
+    """Evenly spaced arrivals."""
+
+    kind: Literal["even"] = "even"
+
+
+class Modulated(Part):
+    """Markov-modulated Poisson arrivals: calm and busy times that begin by chance.
+
+    Both last exponential times of mean ``calm_s`` and ``busy_s``; in a busy time the rate is
+    ``ratio`` times that of a calm one. Over all time the mean rate is the planned one.
+    """
+
+    kind: Literal["modulated"] = "modulated"
+    ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)]
+    busy_s: PositiveSeconds
+    calm_s: PositiveSeconds
+
+
+Arrivals = Annotated[
+    Poisson | GammaGaps | WeibullGaps | Even | Modulated, Field(discriminator="kind")
+]
 
 
 class ClassRule(Part):
@@ -37,7 +91,7 @@ class MixChange(Part):
 
     request_class: Name
     at_s: Seconds
-    share: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    share: NonNegative
     over_s: Seconds = 0.0
 
 
@@ -48,7 +102,7 @@ class Bursts(Part):
     """
 
     kind: Literal["bursts"] = "bursts"
-    peak_fraction: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    peak_fraction: Positive = 2.0
     burst_s: PositiveSeconds = 30.0
     every_s: PositiveSeconds = 600.0
     first_s: Seconds = 600.0
@@ -69,7 +123,7 @@ class LongOutputs(Part):
 
     kind: Literal["long_outputs"] = "long_outputs"
     fraction: Fraction = 0.05
-    above_tokens: Annotated[int, Field(ge=0)] = 5000
+    above_tokens: CountOrZero = 5000
     max_tokens: Annotated[int, Field(ge=1)] = 8000
     request_class: Name | None = None
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from capplan.scenario import Gateway, Network
+from capplan.scenario.gateway import Gateway
+from capplan.scenario.layers import Network
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.buckets import CONTENT_TOO_LARGE
 from capplan.simulation.clock import Clock

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.contiguous import ContiguousSpace, copy_s_per_token
 from capplan.replica.limits import NO_LIMITS, Limits
-from capplan.scenario import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.breakers import (
     Action,
     Breaker,
@@ -27,7 +27,8 @@ from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock
 
 if TYPE_CHECKING:
-    from capplan.scenario import Pool, RequestClass
+    from capplan.scenario.classes import RequestClass
+    from capplan.scenario.pools import Pool
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
 

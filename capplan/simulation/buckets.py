@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from capplan.scenario import RateLimit, RequestLimit, TokenLimit
+from capplan.scenario.gateway import RateLimit, RequestLimit, TokenLimit
 from capplan.simulation.attempt import Attempt, Failure
 
 TOO_MANY_REQUESTS, CONTENT_TOO_LARGE = 429, 413

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from capplan.scenario import Retry
+from capplan.scenario.callers import Retry
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections

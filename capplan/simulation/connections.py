@@ -6,7 +6,8 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from capplan.scenario import Accept, Network
+from capplan.scenario.gateway import Accept
+from capplan.scenario.layers import Network
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 

@@ -13,7 +13,8 @@ from capplan.simulation.timeline import fleet_probes, scaler_probes
 if TYPE_CHECKING:
     import numpy as np
 
-    from capplan.scenario import Pool, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.pools import Pool
     from capplan.simulation.caller import Callers
     from capplan.simulation.clock import Clock
     from capplan.simulation.pool import ServingPool

@@ -16,13 +16,13 @@ from capplan.replica.multi_model import Hosted, ResidentEngine
 from capplan.replica.reservations import continuous_engine
 from capplan.replica.static import StaticEngine, static_step_time
 from capplan.replica.step_time import StepTime, batch_seconds, step_time
-from capplan.scenario import (
+from capplan.scenario.batching import (
     ContinuousBatching,
     DynamicBatching,
-    Pool,
     ServiceLaw,
     StaticBatching,
 )
+from capplan.scenario.pools import Pool
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock
 from capplan.simulation.paced import PacedSteps

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from capplan.scenario import Crash, GeneratorLimit, Hang, ModelReload, Pool, Slow
+from capplan.scenario.faults import Crash, GeneratorLimit, Hang, ModelReload, Slow
+from capplan.scenario.pools import Pool
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.frail import FrailReplica
 from capplan.simulation.generator import Generator

@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from capplan.scenario import (
+from capplan.scenario.faults import (
     Crash,
     Fault,
     GeneratorLimit,
     Hang,
     ModelReload,
     NodeLoss,
-    Pool,
     RouterBlind,
     Slow,
 )
-from capplan.scenario.faults import nodes_of
+from capplan.scenario.placement import nodes_of
+from capplan.scenario.pools import Pool
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.fault_effects import (
     Blinding,

@@ -18,7 +18,7 @@ from capplan.traffic.laws import Z95
 if TYPE_CHECKING:
     import numpy as np
 
-    from capplan.scenario import Pool
+    from capplan.scenario.pools import Pool
     from capplan.simulation.loading import Load, Loader
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain, count
 from typing import Any
 
-from capplan.scenario import Fault, Hang, ModelReload, Pool, Slow
+from capplan.scenario.faults import Fault, Hang, ModelReload, Slow
+from capplan.scenario.pools import Pool
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.paced import PacedSteps
 from capplan.simulation.replica import CRASH, Replica

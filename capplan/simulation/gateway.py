@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from capplan.scenario import Gateway
+from capplan.scenario.gateway import Gateway
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.buckets import TOO_MANY_REQUESTS, TokenBucket
 from capplan.simulation.clock import Clock, Rank

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from capplan.simulation.clock import Clock, Rank
 
 if TYPE_CHECKING:
-    from capplan.scenario import GeneratorLimit
+    from capplan.scenario.faults import GeneratorLimit
     from capplan.simulation.attempt import Attempt
 
 

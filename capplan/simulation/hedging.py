@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from capplan.scenario import Hedge, Promises
+from capplan.scenario.callers import Hedge
+from capplan.scenario.classes import Promises
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.caller import Callers
 from capplan.simulation.clock import Rank

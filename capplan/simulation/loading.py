@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 from capplan.catalog import model
 from capplan.replica.memory import weight_bytes
-from capplan.scenario import ModelLoad, Pool
 from capplan.scenario.hosts import RATES, Host
-from capplan.scenario.loading import load_rate_bytes_per_s
+from capplan.scenario.placement import load_rate_bytes_per_s
+from capplan.scenario.pools import ModelLoad, Pool
 from capplan.schema import DataError
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.shared_host import Machine, Rates

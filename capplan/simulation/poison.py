@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from capplan.scenario import Pool, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.pools import Pool
 
 POISONED, BESIDE = "poisoned", "poisoned_batch"
 """Reasons of the request that an engine fails on, and of those that fail with it."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.engine import Batch
 from capplan.replica.multi_model import ResidentEngine
-from capplan.scenario import Fault, Pool
+from capplan.scenario.faults import Fault
+from capplan.scenario.pools import Pool
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.engines import EngineKind, engine_factory

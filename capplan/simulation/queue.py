@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capplan.replica.fair import waiting_line
-from capplan.scenario import Queue
+from capplan.scenario.layers import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
 

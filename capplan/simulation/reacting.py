@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capplan.scenario import GeneratorLimit
+from capplan.scenario.faults import GeneratorLimit
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario

@@ -7,7 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from capplan.scenario import Allowance, Gateway, GatewayRetryBudget, RequestLimit, TokenLimit
+from capplan.scenario.gateway import (
+    Allowance,
+    Gateway,
+    GatewayRetryBudget,
+    RequestLimit,
+    TokenLimit,
+)
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.buckets import (
     CONTENT_TOO_LARGE,

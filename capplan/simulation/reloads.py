@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capplan.scenario import ModelReload
+from capplan.scenario.faults import ModelReload
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.frail import FrailReplica
 

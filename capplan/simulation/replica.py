@@ -11,7 +11,7 @@ from capplan.replica.job import Job
 from capplan.replica.limits import Limits
 from capplan.replica.multi_model import ResidentEngine
 from capplan.replica.prefix import cache_of
-from capplan.scenario import Queue
+from capplan.scenario.layers import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.simulation.queue import BoundedQueue

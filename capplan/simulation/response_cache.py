@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.scenario import ResponseCache
+from capplan.scenario.gateway import ResponseCache
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.timeline import Probe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from capplan.scenario import Retry, RetryBudget
+from capplan.scenario.callers import Retry, RetryBudget
 from capplan.simulation.attempt import Failure, Request
 
 SLICES = 10

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from capplan.scenario import Router
+from capplan.scenario.layers import Router
 from capplan.simulation.attempt import Attempt
 
 if TYPE_CHECKING:

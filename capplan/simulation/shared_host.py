@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from capplan.replica.job import Job
-from capplan.scenario import Host, Scenario
-from capplan.scenario.hosts import RATES
+from capplan.scenario import Scenario
+from capplan.scenario.hosts import RATES, Host
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock, Rank
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
-from capplan.scenario import Gateway
+from capplan.scenario.gateway import Gateway
 from capplan.simulation.attempt import Attempt
 
 _LAST = (True, math.inf, math.inf)

@@ -15,7 +15,8 @@ from capplan.stages.protection import Protection, protections
 from capplan.stages.stage_kinds import burst as run_burst
 
 if TYPE_CHECKING:
-    from capplan.scenario import Pool, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.pools import Pool
     from capplan.stages.stage import Stage
 
 

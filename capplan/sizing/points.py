@@ -14,8 +14,10 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results import outcome_counts, per_request
 from capplan.results.cost import served_by
-from capplan.scenario import Crash, Pool, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
+from capplan.scenario.pools import Pool
 from capplan.simulation import simulate_many
 from capplan.slo import Reason, Verdict, judge, worst
 from capplan.statistics import quantile

@@ -12,7 +12,8 @@ import numpy as np
 from capplan.budget import allocate
 from capplan.encoding import plain
 from capplan.queueing import servers_for_wait
-from capplan.scenario import Pool, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.pools import Pool
 
 if TYPE_CHECKING:
     from capplan.budget.results import ClassBudget

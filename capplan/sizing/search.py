@@ -14,7 +14,8 @@ import pandas as pd
 
 from capplan.encoding import plain
 from capplan.formatting import counted, does
-from capplan.scenario import Pool, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.pools import Pool
 from capplan.sizing.bursts import burst_of
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb

@@ -11,7 +11,10 @@ from capplan.catalog import accelerator
 from capplan.formatting import counted
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
-from capplan.scenario import Pool, Promises, Queue, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.classes import Promises
+from capplan.scenario.layers import Queue
+from capplan.scenario.pools import Pool
 from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
 from capplan.stages.boundaries import gateway_limits

@@ -13,7 +13,8 @@ from capplan.budget import allocate
 from capplan.formatting import in_words
 from capplan.results import RunResult, queue_waits
 from capplan.results.waits import SERIES, TOLERANCE_S, double_queued
-from capplan.scenario import Queue, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.layers import Queue
 from capplan.schema import DataError
 from capplan.slo.verdict import Outcome, Reason
 from capplan.traffic.trace import Trace

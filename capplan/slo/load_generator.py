@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.results import RunResult
-from capplan.scenario import RequestClass
+from capplan.scenario.classes import RequestClass
 from capplan.slo.verdict import Reason
 
 LAG_OF_PROMISE = 0.05

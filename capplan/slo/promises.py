@@ -15,7 +15,8 @@ from capplan.formatting import counted
 from capplan.results import RunResult
 from capplan.results.cost import class_cost_usd
 from capplan.results.requests import outcome_is, streamed
-from capplan.scenario import Promises, RequestClass, origin
+from capplan.scenario.classes import Promises, RequestClass
+from capplan.scenario.part import origin
 from capplan.slo.verdict import Outcome, Reason
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from capplan.encoding import plain
 from capplan.formatting import counted
-from capplan.scenario import Origin
+from capplan.scenario.part import Origin
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 PRECEDENCE: tuple[Outcome, ...] = ("blocked", "fail", "unknown", "retest", "pass")

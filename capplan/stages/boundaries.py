@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.scenario import Allowance, TokenLimit
 from capplan.scenario.breakers import PerRequest, Refuse
+from capplan.scenario.gateway import Allowance, TokenLimit
 from capplan.stages.breakers import protecting
 
 if TYPE_CHECKING:
-    from capplan.scenario import Accept, Gateway, Queue, RequestLimit, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.gateway import Accept, Gateway, RequestLimit
+    from capplan.scenario.layers import Queue
 
 BUDGET = "budget"
 """Reason of the boundary that is a retry budget: it ends no attempt, but what would follow it."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from capplan.formatting import counted, in_words
 from capplan.results.breakers import open_spans as spans_of
-from capplan.scenario import origin
 from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Action, Breaker, Refuse, ShrinkBatch, Watch
 from capplan.scenario.metric_names import LATENCIES
+from capplan.scenario.part import origin
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,9 @@ from capplan.scenario.faults import GeneratorLimit
 from capplan.simulation.loading import load_alone_s
 
 if TYPE_CHECKING:
-    from capplan.scenario import Fault, Pool, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.faults import Fault
+    from capplan.scenario.pools import Pool
 
 LASTS = {
     "crash": "down_s",

@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 
 from capplan.replica.roofline import roofline
-from capplan.scenario import ContinuousBatching, Pool, RooflineStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import RooflineStep
 from capplan.stages.limits import served_replicas
 
 if TYPE_CHECKING:

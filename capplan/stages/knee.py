@@ -14,7 +14,7 @@ from capplan.results.cost import served_by
 from capplan.results.requests import outcome_is
 
 if TYPE_CHECKING:
-    from capplan.scenario import Pool
+    from capplan.scenario.pools import Pool
     from capplan.stages.stage import Stage
 
 Floats = npt.NDArray[np.float64]

@@ -10,10 +10,13 @@ import numpy as np
 
 from capplan.formatting import counted
 from capplan.results.timelines import held_values
-from capplan.scenario import ContinuousBatching, DynamicBatching, Pool
+from capplan.scenario.batching import ContinuousBatching, DynamicBatching
+from capplan.scenario.pools import Pool
 
 if TYPE_CHECKING:
-    from capplan.scenario import Autoscaler, Gateway, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.autoscaling import Autoscaler
+    from capplan.scenario.gateway import Gateway
     from capplan.stages.layers import Blame
     from capplan.stages.stage import Stage
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from capplan.results.headline import summary
 from capplan.results.timelines import held_values
-from capplan.scenario import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 from capplan.stages.host_gaps import step_gaps
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from capplan.stages.protection import protections
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
-    from capplan.scenario import Pool, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.pools import Pool
     from capplan.stages.recovery import Recovery
     from capplan.stages.stage import Stage
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from capplan.results.requests import outcome_is, streamed
-from capplan.scenario import Promises, Scenario
+from capplan.scenario import Scenario
+from capplan.scenario.classes import Promises
 from capplan.statistics import Estimate, batch_means, share_interval
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capplan.scenario.arrivals import Arrivals, Even, GammaGaps, Modulated, Poisson, WeibullGaps
+from capplan.scenario.traffic import Arrivals, Even, GammaGaps, Modulated, Poisson, WeibullGaps
 from capplan.traffic.curve import levels
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from capplan.scenario import ClassRule, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.traffic import ClassRule
 
     Objects = NDArray[np.object_]
     Bools = NDArray[np.bool_]

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capplan.scenario.closed import ClosedLoop, ExponentialThink, FixedThink, LognormalThink, Think
+from capplan.scenario.shapes import ClosedLoop, ExponentialThink, FixedThink, LognormalThink, Think
 from capplan.schema import DataError
 from capplan.traffic import laws
 from capplan.traffic.assign import classes_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from capplan.scenario.arrivals import Modulated
-from capplan.scenario.closed import ClosedLoop
-from capplan.scenario.shapes import Replay
+from capplan.scenario.shapes import ClosedLoop, Replay
+from capplan.scenario.traffic import Modulated
 from capplan.schema import DataError
 from capplan.traffic import laws
 from capplan.traffic.arrivals import arrival_times_s, modulated

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from capplan.scenario import RequestClass, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.classes import RequestClass
 
     Ints = NDArray[np.int64]
 

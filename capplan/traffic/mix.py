@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    from capplan.scenario import MixChange, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.traffic import MixChange
 
     Ints = NDArray[np.int64]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capplan.formatting import counted, does
-from capplan.scenario.arrivals import Poisson
-from capplan.scenario.traffic import Bursts, LongOutputs
+from capplan.scenario.traffic import Bursts, LongOutputs, Poisson
 from capplan.traffic.arrivals import arrival_times_s
 from capplan.traffic.copies import occurrence, taken
 from capplan.traffic.curve import levels

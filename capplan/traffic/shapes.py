@@ -6,10 +6,10 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
-from capplan.scenario.closed import ClosedLoop
 from capplan.scenario.phases import HOUR_S, hourly_factor
 from capplan.scenario.shapes import (
     Calendar,
+    ClosedLoop,
     Ramp,
     Replay,
     Sequence,

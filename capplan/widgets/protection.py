@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capplan.scenario import DynamicBatching, RetryBudget
+from capplan.scenario.batching import DynamicBatching
+from capplan.scenario.callers import RetryBudget
 
 if TYPE_CHECKING:
-    from capplan.scenario import Pool, RequestClass, Scenario
+    from capplan.scenario import Scenario
+    from capplan.scenario.classes import RequestClass
+    from capplan.scenario.pools import Pool
 
 UNLIMITED: Mapping[str, None] = {"length": None, "wait_limit_s": None}
 PRESET = "tiered-default"

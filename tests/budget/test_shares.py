@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from capplan.budget import WAITING, rebalance
 from capplan.budget.lengths import length_moment, length_quantile
 from capplan.budget.shares import divide
-from capplan.scenario import BudgetRule, FixedLength, LognormalLength, Weights
+from capplan.scenario.classes import FixedLength, LognormalLength
+from capplan.scenario.layers import BudgetRule, Weights
 
 SHARE = st.floats(0.0, 100.0)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.budget.sizes import size_mean, size_quantile
-from capplan.scenario import ChoiceSize, FixedSize, LognormalSize
+from capplan.scenario.classes import ChoiceSize, FixedSize, LognormalSize
 from capplan.traffic.laws import sizes
 
 LAWS = [

@@ -4,13 +4,8 @@ import pytest
 
 from capplan.budget import allocate
 from capplan.bundled import data_path
-from capplan.scenario.files import (
-    load_scenario,
-    parse_value,
-    read_yaml,
-    validate,
-    write_scenario,
-)
+from capplan.scenario.files import load_scenario, validate, write_scenario
+from capplan.scenario.yaml_text import parse_value, read_yaml
 from capplan.traffic.draw import draw
 
 NAMES = sorted(path.stem for path in data_path("scenarios").glob("*.yaml"))

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
 from capplan.replica.step_time import LinearStepTime
-from capplan.scenario import ContinuousBatching, LinearStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.step_times import LinearStep
 
 LAW = LinearStepTime(1.0, 0.0, 0.0, 0.0)
 STEP = LinearStep(base_s=1.0, per_prefill_token_s=0.0, per_sequence_s=0.0, per_context_token_s=0.0)

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from capplan.replica.calibrated import ScaledStepTime, implied
 from capplan.replica.roofline import RooflineStepTime
 from capplan.replica.step_time import step_time
-from capplan.scenario import CalibratedStep, ContinuousBatching, Pool, RooflineStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import CalibratedStep, RooflineStep
 
 STEPS = st.tuples(
     st.integers(0, 2048), st.integers(0, 4096), st.integers(0, 256), st.integers(1, 8192)

@@ -20,8 +20,9 @@ from capplan.replica.mix_table import mix_table
 from capplan.replica.silicon import SiliconStepTime
 from capplan.replica.step_time import LinearStepTime, step_time
 from capplan.replica.steplaw import step_law
-from capplan.scenario import ContinuousBatching, Pool, Queue
-from capplan.scenario.batching import Reservation
+from capplan.scenario.batching import ContinuousBatching, Reservation
+from capplan.scenario.layers import Queue
+from capplan.scenario.pools import Pool
 
 LINEAR = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
 LAWS = {

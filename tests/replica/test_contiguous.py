@@ -8,7 +8,9 @@ import pytest
 from capplan.replica.contiguous import ContiguousSpace, copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.scenario import ContiguousKv, ContinuousBatching, LinearStep, Pool
+from capplan.scenario.batching import ContiguousKv, ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import LinearStep
 
 STEP = LinearStep(
     base_s=4e-3, per_prefill_token_s=1e-5, per_sequence_s=1e-5, per_context_token_s=1e-8

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
 from capplan.replica.step_time import LinearStepTime
-from capplan.scenario import ContiguousKv, ContinuousBatching, LinearStep, Queue, Speculation
+from capplan.scenario.batching import ContiguousKv, ContinuousBatching, Speculation
+from capplan.scenario.layers import Queue
+from capplan.scenario.step_times import LinearStep
 
 MOST_TOKENS = 130
 LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)

@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.scenario import ContiguousKv, ContinuousBatching, LinearStep, Speculation
+from capplan.scenario.batching import ContiguousKv, ContinuousBatching, Speculation
+from capplan.scenario.step_times import LinearStep
 
 STEP = LinearStep(
     base_s=4e-3, per_prefill_token_s=1e-4, per_sequence_s=1e-5, per_context_token_s=1e-8

@@ -4,7 +4,8 @@ import pytest
 
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
-from capplan.scenario import DynamicBatching, Queue, ServiceLaw
+from capplan.scenario.batching import DynamicBatching, ServiceLaw
+from capplan.scenario.layers import Queue
 
 
 def engine_of(*, order="fifo", **fields):

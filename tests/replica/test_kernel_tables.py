@@ -6,7 +6,9 @@ import pytest
 from capplan.replica.kernel_tables import PER_LAYER, VIDUR_LAYER
 from capplan.replica.profiles import find_profile
 from capplan.replica.step_time import step_time
-from capplan.scenario import ContinuousBatching, Pool, TablesStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import TablesStep
 from capplan.schema import DataError
 
 TOKENS, SEQUENCES = (1, 64, 2048), (1, 256)

@@ -12,14 +12,9 @@ from capplan.catalog import model
 from capplan.replica.capacity import Mix, batch_rate_rps, replica
 from capplan.replica.roofline import active_parameters
 from capplan.replica.step_time import LinearStepTime, batch_seconds, step_time
-from capplan.scenario import (
-    ContinuousBatching,
-    DynamicBatching,
-    LinearStep,
-    Pool,
-    RooflineStep,
-    ServiceLaw,
-)
+from capplan.scenario.batching import ContinuousBatching, DynamicBatching, ServiceLaw
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import LinearStep, RooflineStep
 from capplan.schema import DataError
 
 UNLINKED = str(Path(__file__).parent / "unlinked.yaml")

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
-from capplan.scenario import DynamicBatching, LevelPolicy, QueuePolicy, ServiceLaw
+from capplan.scenario.batching import DynamicBatching, LevelPolicy, QueuePolicy, ServiceLaw
 
 
 def engine_of(**fields):

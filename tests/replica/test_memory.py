@@ -17,7 +17,8 @@ from capplan.replica.memory import (
     pool_kv_bytes_per_token,
     weight_bytes,
 )
-from capplan.scenario import ContinuousBatching, DynamicBatching, Pool, ServiceLaw
+from capplan.scenario.batching import ContinuousBatching, DynamicBatching, ServiceLaw
+from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
-from capplan.scenario import Queue
+from capplan.scenario.layers import Queue
 
 RULES = {
     "fifo": {"order": "fifo"},

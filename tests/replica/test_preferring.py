@@ -7,7 +7,7 @@ import pytest
 from capplan.replica.fast import unsupported
 from capplan.replica.job import Job
 from capplan.replica.reservations import PreferringEngine, continuous_engine
-from capplan.scenario.continuous import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 
 
 class OneSecond:
@@ -245,7 +245,7 @@ def test_several_make_way_in_one_step():
 
 @pytest.mark.parametrize("fields", [RESERVED, PREEMPTS, {"poison": "batch"}])
 def test_these_options_have_no_compiled_steps(fields):
-    from capplan.scenario import LinearStep
+    from capplan.scenario.step_times import LinearStep
 
     law = LinearStep(base_s=1.0, per_prefill_token_s=0, per_sequence_s=0, per_context_token_s=0)
     assert unsupported(batching(**fields), law)

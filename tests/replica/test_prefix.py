@@ -6,7 +6,8 @@ from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
 from capplan.replica.prefix import PrefixCache, block_keys
 from capplan.replica.step_time import LinearStepTime
-from capplan.scenario import ContinuousBatching, LinearStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.step_times import LinearStep
 
 LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
 STEP = LinearStep(

@@ -7,7 +7,9 @@ import pytest
 from capplan.replica import silicon
 from capplan.replica.silicon_inputs import head_parts, model_config
 from capplan.replica.step_time import step_time
-from capplan.scenario import ContinuousBatching, Pool, SiliconStep
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import SiliconStep
 from capplan.schema import DataError
 
 

@@ -5,7 +5,9 @@ import pytest
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
 from capplan.replica.static import StaticEngine, static_step_time
-from capplan.scenario import ContinuousBatching, LinearStep, Pool, StaticBatching
+from capplan.scenario.batching import ContinuousBatching, StaticBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import LinearStep
 from capplan.schema import DataError
 
 STEP = LinearStep(

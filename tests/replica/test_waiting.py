@@ -2,7 +2,7 @@ import pytest
 
 from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
-from capplan.scenario import Queue
+from capplan.scenario.layers import Queue
 
 
 def job(priority=0):

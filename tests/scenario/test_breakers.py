@@ -3,8 +3,9 @@
 import pytest
 
 from capplan.bundled import data_path
-from capplan.scenario import origin
-from capplan.scenario.files import load_scenario, read_yaml, with_values, write_scenario
+from capplan.scenario.files import load_scenario, with_values, write_scenario
+from capplan.scenario.part import origin
+from capplan.scenario.yaml_text import read_yaml
 from capplan.schema import DataError
 
 PRESETS = sorted(file.stem for file in data_path("breakers").glob("*.yaml"))

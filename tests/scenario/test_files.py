@@ -6,12 +6,12 @@ import pytest
 
 from capplan.scenario.files import (
     load_scenario,
-    parse_value,
     scenario_hash,
     validate,
     with_values,
     write_scenario,
 )
+from capplan.scenario.yaml_text import parse_value
 from capplan.schema import DataError
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from capplan.scenario import Gateway, TenantQuota
 from capplan.scenario.files import load_scenario, with_values, write_scenario
+from capplan.scenario.gateway import Gateway, TenantQuota
 from capplan.schema import DataError
 
 QUOTAS = [{"tenant": "all", "concurrency": 4}]

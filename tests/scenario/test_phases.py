@@ -3,11 +3,20 @@
 import numpy as np
 import pytest
 
-from capplan.scenario import Calendar, Ramp, Sequence, Spike, Steady, Step, Sum, Traffic, Wave
 from capplan.scenario.files import load_scenario, with_values
 from capplan.scenario.phases import load_phases
-from capplan.scenario.shapes import TimedShape
-from capplan.scenario.traffic import Bursts
+from capplan.scenario.shapes import (
+    Calendar,
+    Ramp,
+    Sequence,
+    Spike,
+    Steady,
+    Step,
+    Sum,
+    TimedShape,
+    Wave,
+)
+from capplan.scenario.traffic import Bursts, Traffic
 from capplan.traffic.shapes import burst_windows, planned_rate
 
 DAY_S = 86400.0

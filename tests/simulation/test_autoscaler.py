@@ -10,7 +10,8 @@ from capplan.results.cost import accelerator_hours
 from capplan.results.headline import headline
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.scaling import out_of_reach, scaling_findings, scaling_summary
-from capplan.scenario.files import DataError, with_values
+from capplan.scenario.files import with_values
+from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.simulation.clock import Rank
 from capplan.simulation.run import _Run

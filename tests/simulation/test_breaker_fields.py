@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.scenario import (
+from capplan.scenario.breakers import (
     Breaker,
     Greedy,
     MaxTokens,

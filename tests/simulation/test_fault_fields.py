@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.scenario import (
-    GeneratorLimit,
-    Hang,
-    ModelReload,
-    NodeLoss,
-    RouterBlind,
-    Slow,
-)
+from capplan.scenario.faults import GeneratorLimit, Hang, ModelReload, NodeLoss, RouterBlind, Slow
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 

@@ -5,7 +5,7 @@ import pytest
 
 from capplan.results import check_conservation, headline
 from capplan.results.segments import segments
-from capplan.scenario import ModelReload
+from capplan.scenario.faults import ModelReload
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate

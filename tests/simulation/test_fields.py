@@ -3,56 +3,50 @@
 import numpy as np
 import pytest
 
-from capplan.scenario import (
-    Accept,
-    Allowance,
+from capplan.scenario import Scenario
+from capplan.scenario.autoscaling import (
     Autoscaler,
-    ContiguousKv,
-    ContinuousBatching,
-    Crash,
-    Demand,
-    DynamicBatching,
     EventDriven,
-    FairShare,
     FixedTime,
-    Gateway,
-    GatewayRetryBudget,
-    Hedge,
-    Host,
-    LengthBuckets,
     Lifecycle,
-    LinearStep,
     LognormalTime,
-    ModelLoad,
-    Network,
-    Pool,
-    Promises,
-    Queue,
-    QueuePolicy,
-    RateLimit,
-    RequestClass,
-    RequestLimit,
-    Reservation,
-    Reserve,
-    ResidentModel,
     ResourcePool,
-    ResponseCache,
-    Retry,
-    RetryBudget,
-    Router,
     ScaleDownRules,
     ScaleUpRules,
     ScalingMetric,
     ScalingPolicy,
-    Scenario,
+    Standby,
+)
+from capplan.scenario.batching import (
+    ContiguousKv,
+    ContinuousBatching,
+    DynamicBatching,
+    QueuePolicy,
+    Reservation,
     ServiceLaw,
     Speculation,
-    Standby,
     StaticBatching,
+)
+from capplan.scenario.callers import Hedge, Retry, RetryBudget
+from capplan.scenario.classes import Promises, RequestClass
+from capplan.scenario.faults import Crash
+from capplan.scenario.files import with_values
+from capplan.scenario.gateway import (
+    Accept,
+    Allowance,
+    Gateway,
+    GatewayRetryBudget,
+    RateLimit,
+    RequestLimit,
+    Reserve,
+    ResponseCache,
     TenantQuota,
     TokenLimit,
 )
-from capplan.scenario.files import with_values
+from capplan.scenario.hosts import Demand, Host
+from capplan.scenario.layers import FairShare, LengthBuckets, Network, Queue, Router
+from capplan.scenario.pools import ModelLoad, Pool, ResidentModel
+from capplan.scenario.step_times import LinearStep
 from capplan.simulation import simulate
 
 STEP = "pools.llm.batching.step_time"

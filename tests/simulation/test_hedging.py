@@ -5,7 +5,8 @@ import pytest
 
 from capplan.results import headline, per_request
 from capplan.results.conservation import check_conservation
-from capplan.scenario import Hedge, RequestClass
+from capplan.scenario.callers import Hedge
+from capplan.scenario.classes import RequestClass
 from capplan.simulation.hedging import Latencies
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario import Allowance, GatewayRetryBudget, RequestLimit, TokenLimit
+from capplan.scenario.gateway import Allowance, GatewayRetryBudget, RequestLimit, TokenLimit
 from capplan.simulation.attempt import Attempt, Request
 from capplan.simulation.buckets import TokenBucket, limit_of, take_all
 from capplan.simulation.refusals import RetryWindow, Used

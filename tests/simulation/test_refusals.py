@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario import GatewayRetryBudget
+from capplan.scenario.gateway import GatewayRetryBudget
 from capplan.simulation.attempt import Failure
 from capplan.simulation.refusals import RetryWindow
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario import Retry, RetryBudget
+from capplan.scenario.callers import Retry, RetryBudget
 from capplan.simulation.retrying import SLICES, Budget
 
 NOTHING = {"rate_limit": {"rate_rps": 1e-6}}

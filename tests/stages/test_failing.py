@@ -2,7 +2,8 @@
 
 import pytest
 
-from capplan.scenario.files import DataError, with_values
+from capplan.scenario.files import with_values
+from capplan.schema import DataError
 from capplan.stages import run_stages
 from capplan.stages.failure_stage import failure_of, generator_limits
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capplan.scenario import Promises
+from capplan.scenario.classes import Promises
 from capplan.stages.isolation import isolation_reasons, tenants_over_share
 from capplan.stages.knee import kneedle
 from capplan.stages.layers import blame

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from capplan.scenario.arrivals import Even, GammaGaps, Modulated, Poisson, WeibullGaps
+from capplan.scenario.traffic import Even, GammaGaps, Modulated, Poisson, WeibullGaps
 from capplan.traffic.arrivals import arrival_times_s, first_gap, gaps, modulated, weibull_shape
 from capplan.traffic.curve import curve, levels
 from capplan.traffic.streams import stream

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.bundled import data_path
-from capplan.scenario import FixedSize, LognormalSize
+from capplan.scenario.classes import FixedSize, LognormalSize
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import TRACE, DataError, names
 from capplan.traffic.copies import occurrence

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.part import Count, Fraction, Name, Part, PositiveSeconds, Rate, Seconds
+from capplan.scenario.part import (
+    Count,
+    CountOrZero,
+    Fraction,
+    Name,
+    Part,
+    PositiveSeconds,
+    Rate,
+    Seconds,
+)
 
 StageKind = Literal[
     "baseline",
@@ -54,7 +63,7 @@ class StagePlan(Part):
     ramp_s: Seconds = 30.0
     """In which a step's load rises from that of the step before it, s."""
     most_steps: Count = 25
-    beyond: Annotated[int, Field(ge=0)] = 1
+    beyond: CountOrZero = 1
     """Steps after the first broken one: the knee lies between two steps, not at the last."""
     refine: Annotated[int, Field(ge=0, le=8)] = 1
     """Times the gap between the last kept and the first broken load is halved."""

@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.scenario.part import Fraction, Part, PositiveSeconds, Rate, Seconds
-
-NonNegative = Annotated[float, Field(ge=0)]
+from capplan.scenario.part import Fraction, NonNegative, Part, PositiveSeconds, Rate, Seconds
 
 
 class LinearStep(Part):

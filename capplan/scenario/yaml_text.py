@@ -1,0 +1,64 @@
+"""YAML 1.2 as plain values: of a file, or of the text after ``--set FIELD=``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from capplan.schema import DataError
+
+MOST_VALUES = 100_000
+"""Values a scenario file may hold once its aliases are spelt out."""
+
+
+NO_VALUE = (ValueError, TypeError, RecursionError)
+"""What the YAML reader raises for an impossible date, an unhashable key, endless nesting."""
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML 1.2 file; duplicate keys and syntax errors are errors."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as err:
+        raise DataError("an existing file", where=path) from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise DataError(f"a readable UTF-8 file ({err})", where=path) from err
+    try:
+        content = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, *NO_VALUE) as err:
+        problem = " ".join(str(err).split())
+        raise DataError(f"valid YAML ({problem})", where=path) from err
+    _check_size(content, where=path)
+    return content
+
+
+def parse_value(text: str) -> Any:
+    """Return the YAML value of a ``--set FIELD=VALUE`` text.
+
+    >>> parse_value("3"), parse_value("null"), parse_value("fifo")
+    (3, None, 'fifo')
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, *NO_VALUE) as err:
+        raise DataError("a YAML value", value=text) from err
+    _check_size(content, where=None)
+    return content
+
+
+def _check_size(content: Any, *, where: object) -> None:
+    """Refuse content that aliases make endless, or larger than any scenario."""
+    left, open_parts = MOST_VALUES, [content]
+    while open_parts:
+        part = open_parts.pop()
+        left -= 1
+        if left < 0:
+            raise DataError(f"at most {MOST_VALUES:,} values, aliases spelt out", where=where)
+        if isinstance(part, dict | list):
+            open_parts.extend(part.values() if isinstance(part, dict) else part)
