@@ -16,6 +16,7 @@ _HOME = {
     "profile": "capplan.traffic.profile",
     "draw": "capplan.traffic.draw",
     "Scenario": "capplan.scenario",
+    "scenario": "capplan.starter",
     "load_scenario": "capplan.scenario.files",
     "allocate": "capplan.budget",
     "RunResult": "capplan.results",

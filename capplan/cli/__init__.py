@@ -15,6 +15,7 @@ from capplan.cli import (
     budget,
     exits,
     fidelity,
+    init,
     reference,
     report,
     simulate,
@@ -89,7 +90,18 @@ def _parser() -> Parser:
         "--traceback", action="store_true", help="on failure, show where in the code it happened"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (traffic, budget, simulate, sweep, stages, size, fidelity, report, reference):
+    for group in (
+        init,
+        traffic,
+        budget,
+        simulate,
+        sweep,
+        stages,
+        size,
+        fidelity,
+        report,
+        reference,
+    ):
         group.add(commands)
     return parser
 
