@@ -225,7 +225,7 @@ def _rate(
 
 def _duration_s(rate_rps: float) -> float:
     """Return how long a run must be to judge the promised quantile, in whole hours as s."""
-    from capplan.scenario import Promises
+    from capplan.scenario.classes import Promises
 
     samples = 2 * Promises(quantile=QUANTILE).samples_needed()
     return 3600.0 * math.ceil(max(1.0, samples / rate_rps / 3600.0))
@@ -293,7 +293,8 @@ def _fits(model: str, accelerator: str, most_tokens: int) -> int:
     """Return the fewest accelerators that hold a replica with its longest request."""
     from capplan.catalog.accelerators import accelerator as known
     from capplan.replica.memory import kv_blocks
-    from capplan.scenario import ContinuousBatching, Pool
+    from capplan.scenario.batching import ContinuousBatching
+    from capplan.scenario.pools import Pool
 
     known(accelerator)
     reason: DataError | None = None
@@ -328,6 +329,7 @@ def _first_guess(text: str, peak_to_mean: float) -> tuple[int, str]:
 
 
 def _parsed(text: str) -> Scenario:
-    from capplan.scenario.files import parse_value, validate
+    from capplan.scenario.files import validate
+    from capplan.scenario.yaml_text import parse_value
 
     return validate(parse_value(text), where="starter")
