@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from capplan.budget.shares import WAITING
 from capplan.scenario.part import Origin
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 SEVERITY: tuple[Outcome, ...] = ("fail", "blocked", "unknown", "retest", "pass")
@@ -138,8 +137,6 @@ class WaitBudget:
         (the class's requests that drain within the share), waiting (Little's law: rate × share),
         timeout_s, status, retry_after_s, flag, origin.
         """
-        import pandas as pd
-
         limits = {(limit.pool, limit.layer): limit for limit in self.limits}
         rows = []
         for c in self.classes:
@@ -153,8 +150,6 @@ class WaitBudget:
 
         Layers in the order a request passes them; what passes the promise is the layer ``over``.
         """
-        import pandas as pd
-
         rows = [
             (c.request_class, layer, part, c.promise_s)
             for c in self.classes
@@ -165,8 +160,6 @@ class WaitBudget:
 
     def readings(self) -> pd.DataFrame:
         """Return readings of the number in flight: request_class, reading, in_flight."""
-        import pandas as pd
-
         rows = [
             row
             for c in self.classes

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from capplan.encoding import to_text
 from capplan.evidence.folders import write_file
 from capplan.schema import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TEXTS = (".yaml", ".yml", ".txt", ".md", ".csv")
 
@@ -71,7 +70,5 @@ def _decoded(path: Path) -> Any:
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
     if path.suffix == ".parquet":
-        import pandas as pd
-
         return pd.read_parquet(path)
     return path.read_text(encoding="utf-8")

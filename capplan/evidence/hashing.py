@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from capplan.encoding import plain
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def content_hash(frame: pd.DataFrame) -> str:
@@ -53,9 +53,6 @@ def file_hashes(folder: Path, *, leave_out: frozenset[str]) -> dict[str, str]:
 
 
 def _column_bytes(column: pd.Series[Any]) -> bytes:
-    import numpy as np
-    import pandas as pd
-
     if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
         numbers = column.to_numpy(dtype="float64", na_value=np.nan)
         return np.where(np.isnan(numbers), np.nan, numbers).astype("<f8").tobytes()

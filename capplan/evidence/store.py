@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from capplan.encoding import plain, to_text
 from capplan.evidence.circumstances import circumstances, versions
 from capplan.evidence.folders import new_folder, write_file
@@ -17,8 +19,6 @@ from capplan.evidence.manifest import Inputs, TraceIdentity
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from capplan.results import RunResult
     from capplan.scenario import Scenario
 
@@ -220,8 +220,6 @@ def _write_table(folder: Path, name: str, table: pd.DataFrame, sha256: str) -> d
 
 
 def _read_table(path: Path, entry: Mapping[str, Any]) -> pd.DataFrame:
-    import pandas as pd
-
     _check_bytes(path, entry["file_sha256"])
     return pd.read_parquet(path)
 

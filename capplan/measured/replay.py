@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from capplan.catalog.dtypes import BYTES
 from capplan.measured.run import Measured
 from capplan.measured.server import formed_ahead
@@ -13,8 +16,6 @@ from capplan.schema import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import pandas as pd
 
     from capplan.traffic.trace import Trace
 
@@ -153,9 +154,6 @@ def replay_trace(measured: Measured, scenario: Scenario) -> Trace:
 
 def _prefixes(prompt: pd.Series[int], tokens: pd.Series[int]) -> pd.Series[Any]:
     """Return the ids of a prompt's complete blocks: the same for a prompt sent again."""
-    import numpy as np
-    import pandas as pd
-
     counts = (tokens // PREFIX_BLOCK_TOKENS).to_numpy()
     most = int(counts.max()) + 1
     ids = [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from capplan.measured.testers import from_lines, from_record, refuse
 from capplan.schema import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NUMBERS = (
     "intended_start_s", "sent_s", "scheduler_queue_in_s", "batch_in_s", "prompt_tokens",
@@ -44,8 +44,6 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def _frame(path: Path, kind: str) -> pd.DataFrame:
-    import pandas as pd
-
     if kind == "csv":
         frame = pd.read_csv(path)
         refuse(frame.columns, path)
@@ -80,8 +78,6 @@ def _lines(path: Path) -> list[Any]:
 
 
 def _typed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    import numpy as np
-
     if frame.empty:
         raise DataError("at least one request", where=path, value=0)
     typed = frame[[name for name in (*NUMBERS, "outcome") if name in frame]].copy()

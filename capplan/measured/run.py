@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
 
 from capplan.formatting import counted
 from capplan.measured.repetition import Repetition, repetition
 from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
 from capplan.schema import OUTCOMES, DataError, require_columns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SERVER_FILE = "server.json"
 
@@ -105,8 +104,6 @@ def _series(folder: Path) -> pd.DataFrame | None:
     found = sorted(folder.glob("timeseries.csv*"))
     if not found:
         return None
-    import pandas as pd
-
     try:
         frame = pd.read_csv(found[0])
     except (OSError, ValueError) as err:
@@ -131,9 +128,6 @@ def _origin(rows: pd.DataFrame, server: Server, table: Path) -> Origin:
 
 def _latencies(rows: pd.DataFrame, origin: Origin, server: Server, table: Path) -> pd.DataFrame:
     """Return start, lengths, latencies and outcome of each request."""
-    import numpy as np
-    import pandas as pd
-
     for name in ("prompt_tokens", "output_tokens"):
         if name not in rows:
             raise DataError("a required column", where=table, field=name, value="nothing")
@@ -168,9 +162,6 @@ def _latencies(rows: pd.DataFrame, origin: Origin, server: Server, table: Path) 
 
 
 def _latency(rows: pd.DataFrame, latency: str, moment: str, origin: Origin) -> pd.Series[float]:
-    import numpy as np
-    import pandas as pd
-
     if latency in rows:
         return rows[latency]
     if moment in rows:

@@ -21,12 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from capplan.schema import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -77,8 +76,6 @@ def refuse(keys: Any, path: Path) -> None:
 
 
 def _lists(record: Any, path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     lists: dict[str, Any] = {
         key: record.get(key) if isinstance(record, Mapping) else None for key in LISTS
     }
@@ -105,8 +102,6 @@ def _lists(record: Any, path: Path) -> pd.DataFrame:
 
 
 def _aiperf(records: Sequence[Mapping[str, Any]], path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for number, record in enumerate(records, 1):
         about, metrics = record["metadata"], record["metrics"] or {}
@@ -157,8 +152,6 @@ OUTCOMES = {"successful": "succeeded", "errored": "failed", "incomplete": "cance
 
 
 def _guidellm(record: Mapping[str, Any], path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     runs = record["benchmarks"]
     if not isinstance(runs, list) or len(runs) != 1:
         told = len(runs) if isinstance(runs, list) else runs

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from capplan.scenario.traffic import Arrivals, Even, GammaGaps, Modulated, Poisson, WeibullGaps
 from capplan.traffic.curve import levels
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from capplan.traffic.curve import RateCurve
 
 CHUNK = 1 << 14
@@ -40,8 +40,6 @@ def arrival_times_s(
     ValueError
         For a ``limit`` below 1.
     """
-    import numpy as np
-
     if limit is not None and limit < 1:
         msg = f"limit must be at least 1, got {limit}"
         raise ValueError(msg)
@@ -57,8 +55,6 @@ def arrival_times_s(
 
 def _points(arrivals: Arrivals, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
     """Yield the points of the unit-rate process, chunk by chunk."""
-    import numpy as np
-
     last = first_gap(arrivals, rng)
     yield np.array([last])
     while True:
@@ -69,8 +65,6 @@ def _points(arrivals: Arrivals, rng: np.random.Generator) -> Iterator[NDArray[np
 
 def gaps(arrivals: Arrivals, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return n gaps of mean 1."""
-    import numpy as np
-
     match arrivals:
         case Poisson() | Modulated():
             return rng.standard_exponential(n)
@@ -134,8 +128,6 @@ def modulated(plan: RateCurve, law: Modulated, *, rng: np.random.Generator) -> R
     Source: Fischer and Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook",
     Performance Evaluation 18, 1993, sections 1 and 2.
     """
-    import numpy as np
-
     cycle_s = law.busy_s + law.calm_s
     begins_busy = rng.random() < law.busy_s / cycle_s
     means = [law.busy_s, law.calm_s] if begins_busy else [law.calm_s, law.busy_s]

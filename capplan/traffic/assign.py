@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
 from capplan.formatting import counted
 from capplan.traffic.laws import sizes, tenants_of
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
     from capplan.scenario import Scenario
     from capplan.scenario.traffic import ClassRule
 
-    Objects = NDArray[np.object_]
-    Bools = NDArray[np.bool_]
+Objects = NDArray[np.object_]
+Bools = NDArray[np.bool_]
 
 MOST_NAMES = 5
 """Names that a note lists."""
@@ -32,9 +32,6 @@ def completed(
     matches, else the default class. Tenant: the trace's, else the rule's, else drawn by share.
     Priority, streaming, deadline and size: the trace's, else those of the class.
     """
-    import numpy as np
-    import pandas as pd
-
     notes: list[str] = []
     classes, rule = classes_of(frame, scenario, notes)
     rng = stream(seed, replication, Stream.TENANTS)
@@ -62,8 +59,6 @@ def classes_of(
     frame: pd.DataFrame, scenario: Scenario, notes: list[str]
 ) -> tuple[Objects, NDArray[np.int64]]:
     """Return each row's class and the rule that gave it (-1 = none); say so in ``notes``."""
-    import numpy as np
-
     stated = _objects(frame, "request_class")
     classes = stated.copy()
     unnamed = ~np.isin(classes, [c.name for c in scenario.classes])
@@ -86,8 +81,6 @@ def classes_of(
 
 def _of_no_class(rows: Bools, stated: Objects) -> str:
     """Return how many requests these are and which classes, unknown to the scenario, they name."""
-    import pandas as pd
-
     named = sorted({str(name) for name in stated[rows] if not pd.isna(name)})
     if not named:
         return f"{_of(rows)} named no class and"
@@ -96,8 +89,6 @@ def _of_no_class(rows: Bools, stated: Objects) -> str:
 
 
 def _matches(frame: pd.DataFrame, stated: Objects, rule: ClassRule) -> Bools:
-    import numpy as np
-
     hit = np.ones(len(frame), dtype=bool)
     if rule.trace_class is not None:
         hit &= stated == rule.trace_class
@@ -134,8 +125,6 @@ def _by_class(
     frame: pd.DataFrame, column: str, classes: Objects, scenario: Scenario, notes: list[str]
 ) -> NDArray[np.float64]:
     """Return the trace's numbers; where it has none, those of the class."""
-    import numpy as np
-
     values = _numbers(frame, column)
     unnamed = np.isnan(values)
     for c in scenario.classes:
@@ -157,8 +146,6 @@ def _streaming(
     key: tuple[int, int],
     notes: list[str],
 ) -> Bools:
-    import numpy as np
-
     stated = _objects(frame, "streaming")
     unnamed = _missing(stated)
     streams = {c.name: c.streaming for c in scenario.classes}
@@ -181,8 +168,6 @@ def _sizes(
     notes: list[str],
 ) -> NDArray[np.float64]:
     """Return the trace's sizes; where it has none, drawn by the law of a class that has one."""
-    import numpy as np
-
     values = _numbers(frame, "size")
     unnamed = np.isnan(values)
     rngs = stream(*key, Stream.SIZES).spawn(len(scenario.classes))
@@ -198,8 +183,6 @@ def _sizes(
 
 
 def _ids(frame: pd.DataFrame) -> Objects:
-    import numpy as np
-
     ids = _objects(frame, "request_id")
     unnamed = _missing(ids)
     numbered = np.array([f"r{i}" for i in range(len(frame))], dtype=object)
@@ -213,8 +196,6 @@ def _none_if_missing(frame: pd.DataFrame, column: str) -> Objects:
 
 
 def _prefixes(frame: pd.DataFrame) -> Objects:
-    import numpy as np
-
     blocks = _objects(frame, "prefix_blocks")
     none = np.zeros(0, dtype=np.int64)
     none.flags.writeable = False
@@ -225,25 +206,18 @@ def _prefixes(frame: pd.DataFrame) -> Objects:
 
 
 def _objects(frame: pd.DataFrame, column: str) -> Objects:
-    import numpy as np
-
     if column in frame:
         return frame[column].to_numpy(dtype=object, copy=True)
     return np.full(len(frame), None, dtype=object)
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
-    import numpy as np
-
     if column in frame:
         return frame[column].to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
     return np.full(len(frame), np.nan)
 
 
 def _missing(values: Objects) -> Bools:
-    import numpy as np
-    import pandas as pd
-
     return np.asarray(pd.isna(values), dtype=bool)
 
 

@@ -6,6 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
 from capplan.scenario.shapes import ClosedLoop, ExponentialThink, FixedThink, LognormalThink, Think
 from capplan.schema import DataError
 from capplan.traffic import laws
@@ -15,15 +19,11 @@ from capplan.traffic.mix import drawn_classes, rows_by_class
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
     from capplan.scenario import Scenario
     from capplan.traffic.trace import Trace
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 CHUNK = 64
 """Think times of a user drawn at once; a constant, so that a longer day begins like a shorter."""
@@ -134,9 +134,6 @@ def _sequences(
     scenario: Scenario, shape: ClosedLoop, end_s: float, key: tuple[int, int]
 ) -> pd.DataFrame:
     """Return user, session, think time and earliest start of every request, by earliest start."""
-    import numpy as np
-    import pandas as pd
-
     cap = scenario.requests
     most = math.inf if cap is None else math.ceil(cap / shape.users)
     parts = []
@@ -160,8 +157,6 @@ def _thinking(
     shape: ClosedLoop, left_s: float, most: float, rng: np.random.Generator
 ) -> tuple[Floats, Ints]:
     """Return the think time before each of a user's requests (NaN = the first) and its session."""
-    import numpy as np
-
     pauses: list[Floats] = []
     breaks: list[NDArray[np.bool_]] = []
     total = 0.0
@@ -183,8 +178,6 @@ def _thinking(
 
 
 def _pauses(law: Think, rng: np.random.Generator) -> Floats:
-    import numpy as np
-
     match law:
         case FixedThink(seconds=seconds):
             return np.full(CHUNK, seconds)
@@ -199,8 +192,6 @@ def _from_laws(
     scenario: Scenario, shape: ClosedLoop, user: Ints, key: tuple[int, int]
 ) -> pd.DataFrame:
     """Return a row for each request: class and tenant of its user, lengths by the class's laws."""
-    import numpy as np
-
     index = drawn_classes(scenario, np.zeros(shape.users), stream(*key, Stream.CLASSES))
     names = np.array([c.name for c in scenario.classes], dtype=object)[index]
     tenant = laws.tenants_of(scenario, names, stream(*key, Stream.TENANTS))
@@ -218,9 +209,6 @@ def _from_base(
     A user's class and tenant are those of a row drawn for it; a tenant that the trace does not
     name is drawn by share, once a user.
     """
-    import numpy as np
-    import pandas as pd
-
     rng = stream(*key, Stream.ROWS)
     classes, _ = classes_of(base.frame, scenario, [])
     kind = pd.Series(classes, index=base.frame.index).astype("str")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 def taken(base: pd.DataFrame, rows: Ints, copy: Ints, *, lap: Ints | None = None) -> pd.DataFrame:
@@ -21,8 +18,6 @@ def taken(base: pd.DataFrame, rows: Ints, copy: Ints, *, lap: Ints | None = None
     sessions, no block of a copy is shared with another copy. ``lap`` tells the two parts of a
     copy that was shifted round the end of the trace; their sessions are two.
     """
-    import pandas as pd
-
     frame = base.iloc[rows].reset_index(drop=True)
     again = copy > 0
     mark = _marks(copy, lap)
@@ -43,8 +38,6 @@ def occurrence(rows: Ints) -> Ints:
     >>> occurrence(np.array([4, 7, 4, 4])).tolist()
     [0, 0, 1, 2]
     """
-    import numpy as np
-
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     first = np.ones(len(rows), dtype=bool)
@@ -60,15 +53,11 @@ def _numbered(rows: Ints) -> list[str]:
 
 
 def _marks(copy: Ints, lap: Ints | None) -> NDArray[np.object_]:
-    import numpy as np
-
     marks = np.array([f"~{c}" for c in range(int(copy.max(initial=0)) + 1)], dtype=object)[copy]
     return marks if lap is None else np.where(lap > 0, marks + "b", marks)
 
 
 def _blocks(base: pd.DataFrame, rows: Ints, copy: Ints) -> NDArray[np.object_]:
-    import numpy as np
-
     originals = base["prefix_blocks"].to_numpy()
     lengths = np.array([len(b) for b in originals])
     flat = np.concatenate([*originals, np.zeros(0, dtype=np.int64)]).astype(np.int64)
@@ -90,9 +79,6 @@ def _private(
     base: pd.DataFrame, lengths: Ints, which: NDArray[np.intp], n_ids: int
 ) -> NDArray[np.int64]:
     """Return 1 for each block id that one session alone uses, 0 for a shared one."""
-    import numpy as np
-    import pandas as pd
-
     if "session" not in base or base["session"].isna().all():
         return np.ones(n_ids, dtype=np.int64)
     session, names = pd.factorize(base["session"], use_na_sentinel=False)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,8 +44,6 @@ class RateCurve:
     rate_rps: Floats
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         time, rate = self.time_s, self.rate_rps
         if len(time) != len(rate) or len(time) < 2:  # noqa: PLR2004
             msg = f"a rate curve needs two or more knots, got {len(time)} times, {len(rate)} rates"
@@ -75,15 +72,11 @@ class RateCurve:
 
     @cached_property
     def _expected_by_knot(self) -> Floats:
-        import numpy as np
-
         pieces = np.diff(self.time_s) * (self.rate_rps[1:] + self.rate_rps[:-1]) / 2
         return np.concatenate([[0.0], np.cumsum(pieces)])
 
     def rate_at(self, time_s: ArrayLike) -> Floats:
         """Return the rate at each time, just after a jump; 0 outside the plan."""
-        import numpy as np
-
         t = np.asarray(time_s, dtype=float)
         piece = self._piece(self.time_s, t)
         rate = self._between(piece, t)
@@ -91,8 +84,6 @@ class RateCurve:
 
     def expected_by(self, time_s: ArrayLike) -> Floats:
         """Return how many requests the plan expects up to each time."""
-        import numpy as np
-
         t = np.clip(np.asarray(time_s, dtype=float), self.time_s[0], self.time_s[-1])
         piece = self._piece(self.time_s, t)
         x = t - self.time_s[piece]
@@ -101,8 +92,6 @@ class RateCurve:
 
     def time_of(self, count: ArrayLike) -> Floats:
         """Return when the plan expects the count to be reached; NaN outside [0, expected]."""
-        import numpy as np
-
         n = np.asarray(count, dtype=float)
         piece = self._piece(self._expected_by_knot, n)
         left = np.maximum(n - self._expected_by_knot[piece], 0.0)
@@ -118,8 +107,6 @@ class RateCurve:
         >>> curve([0, 10], [4, 4]).until(2.5).expected
         10.0
         """
-        import numpy as np
-
         if end_s <= self.time_s[0]:
             msg = f"end_s must be after the start of the plan, got {end_s}"
             raise ValueError(msg)
@@ -148,14 +135,10 @@ class RateCurve:
         return _combined(self, other, multiply=False)
 
     def _piece(self, knots: Floats, values: Floats) -> NDArray[np.intp]:
-        import numpy as np
-
         return np.clip(np.searchsorted(knots, values, side="right") - 1, 0, len(knots) - 2)
 
     def _between(self, piece: NDArray[np.intp], time_s: Floats) -> Floats:
         """Return the rate on a piece as a mean of its ends, which rounding keeps positive."""
-        import numpy as np
-
         width = self.time_s[piece + 1] - self.time_s[piece]
         x = time_s - self.time_s[piece]
         share = np.divide(x, width, out=np.zeros_like(x), where=width > 0)
@@ -163,8 +146,6 @@ class RateCurve:
         return np.where(start == end, start, start * (1 - share) + end * share)
 
     def _slope(self, piece: NDArray[np.intp]) -> Floats:
-        import numpy as np
-
         width = self.time_s[piece + 1] - self.time_s[piece]
         rise = self.rate_rps[piece + 1] - self.rate_rps[piece]
         return np.divide(rise, width, out=np.zeros_like(width), where=width > 0)
@@ -172,8 +153,6 @@ class RateCurve:
 
 def curve(time_s: Sequence[float] | Any, rate_rps: Sequence[float] | Any) -> RateCurve:
     """Return the curve through the knots."""
-    import numpy as np
-
     return RateCurve(
         time_s=np.asarray(time_s, dtype=float), rate_rps=np.asarray(rate_rps, dtype=float)
     )
@@ -185,8 +164,6 @@ def levels(edges_s: Sequence[float] | Any, rate_rps: Sequence[float] | Any) -> R
     >>> levels([0, 10, 30], [1, 2]).expected
     50.0
     """
-    import numpy as np
-
     edges, rates = np.asarray(edges_s, dtype=float), np.asarray(rate_rps, dtype=float)
     if len(edges) != len(rates) + 1:
         msg = f"levels need one edge more than rates, got {len(edges)} and {len(rates)}"
@@ -195,8 +172,6 @@ def levels(edges_s: Sequence[float] | Any, rate_rps: Sequence[float] | Any) -> R
 
 
 def _combined(a: RateCurve, b: RateCurve, *, multiply: bool) -> RateCurve:
-    import numpy as np
-
     start, end = max(a.time_s[0], b.time_s[0]), min(a.end_s, b.end_s)
     if start >= end:
         msg = "two rate curves that share no time cannot be combined"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from capplan.scenario.shapes import ClosedLoop, Replay
 from capplan.scenario.traffic import Modulated
 from capplan.schema import DataError
@@ -22,9 +25,7 @@ from capplan.traffic.streams import Stream, stream
 from capplan.traffic.trace import Trace, from_frame
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
     from capplan.scenario import Scenario
 

@@ -6,6 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
 from capplan.scenario.classes import (
     ChoiceSize,
     FixedLength,
@@ -18,14 +22,10 @@ from capplan.scenario.classes import (
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
     from capplan.scenario import Scenario
     from capplan.scenario.classes import RequestClass
 
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 Z95 = 1.6448536269514722
 """95th percentile of the standard normal law."""
@@ -48,9 +48,6 @@ def drawn_rows(
 
     ``tenant`` states the tenant of each row instead.
     """
-    import numpy as np
-    import pandas as pd
-
     classes, n = scenario.classes, len(index)
     normals = stream(seed, replication, Stream.LENGTHS).standard_normal((n, 2))
     prompt, output = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -76,8 +73,6 @@ def drawn_rows(
 
 def pick(n: int, weights: Sequence[float], rng: np.random.Generator) -> Ints:
     """Return n indexes drawn with the weights, one uniform number each."""
-    import numpy as np
-
     edges = np.cumsum(weights)
     return np.searchsorted(edges / edges[-1], rng.random(n), side="right").clip(
         max=len(weights) - 1
@@ -91,8 +86,6 @@ def tenants_of(
 
     A class that no tenant lists is used by those that list none, or else by all.
     """
-    import numpy as np
-
     chance = rng.random(len(class_names))
     tenants = np.empty(len(class_names), dtype=object)
     for name in dict.fromkeys(class_names):
@@ -120,8 +113,6 @@ def lengths(
     ValueError
         When a pair still lies beyond after a thousand draws.
     """
-    import numpy as np
-
     c = request_class
     prompt, output = _pair(c, normals)
     for _ in range(MOST_REDRAWS):
@@ -145,8 +136,6 @@ def _pair(
 
 def _value(law: Length, normal: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return exp(ln p50 + z · ln(p95 / p50) / z95), rounded up; or the fixed length."""
-    import numpy as np
-
     match law:
         case FixedLength(tokens=tokens):
             return np.full(len(normal), float(tokens))
@@ -167,8 +156,6 @@ def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
     ValueError
         When a size still lies beyond after a thousand draws.
     """
-    import numpy as np
-
     match law:
         case FixedSize(value=value):
             return np.full(n, value)
@@ -194,8 +181,6 @@ def _prefixes(
     prompt: Ints,
 ) -> NDArray[np.object_]:
     """Return the complete blocks of the prefix that a class's requests of one tenant share."""
-    import numpy as np
-
     names = {name: i for i, name in enumerate(sorted(set(tenant)))}
     longest = max(c.prefix_tokens for c in classes) // PREFIX_BLOCK_TOKENS
     out = np.empty(len(index), dtype=object)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from capplan.formatting import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 REASONS: Mapping[str, str] = {
     "unparseable": "the line, its time or a token count cannot be read",
@@ -68,8 +67,6 @@ class Ledger:
 
     def table(self) -> pd.DataFrame:
         """Return one row per entry: ``entry``, ``reason``, ``rows``."""
-        import pandas as pd
-
         rows = [("read", "", self.read), ("kept", "", self.kept)]
         rows += [("dropped", reason, n) for reason, n in self.dropped.items()]
         rows += [("changed", reason, n) for reason, n in self.changed.items()]

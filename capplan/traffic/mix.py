@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
     from capplan.scenario import Scenario
     from capplan.scenario.traffic import MixChange
 
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 def class_weights(scenario: Scenario, time_s: ArrayLike) -> NDArray[np.float64]:
@@ -21,8 +21,6 @@ def class_weights(scenario: Scenario, time_s: ArrayLike) -> NDArray[np.float64]:
 
     Weights begin as the classes' shares and follow ``traffic.mix``.
     """
-    import numpy as np
-
     time = np.asarray(time_s, dtype=float)
     weights = np.empty((len(time), len(scenario.classes)))
     for i, c in enumerate(scenario.classes):
@@ -41,8 +39,6 @@ def drawn_classes(
     ValueError
         When every class has weight 0 at an arrival.
     """
-    import numpy as np
-
     edges = np.cumsum(class_weights(scenario, time_s), axis=1)
     if (edges[:, -1] <= 0).any():
         at = float(time_s[edges[:, -1] <= 0][0])
@@ -67,8 +63,6 @@ def rows_by_class(
     DataError
         When the base trace has no request of a class that is drawn.
     """
-    import numpy as np
-
     level = rng.random(len(index))
     rows = np.empty(len(index), dtype=np.int64)
     for i, name in enumerate(names):
@@ -86,8 +80,6 @@ def rows_by_class(
 def _weight(
     share: float, changes: list[MixChange], time_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    import numpy as np
-
     weight = np.full(len(time_s), share)
     before = share
     for change in sorted(changes, key=lambda m: m.at_s):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from capplan.formatting import counted, does
 from capplan.scenario.traffic import Bursts, LongOutputs, Poisson
 from capplan.traffic.arrivals import arrival_times_s
@@ -13,8 +16,6 @@ from capplan.traffic.shapes import burst_windows, outside
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from capplan.scenario import Scenario
     from capplan.traffic.curve import RateCurve
 
@@ -49,8 +50,6 @@ def with_extra_requests(
     trace; ``copies`` is the number of copies already in use. A burst in which the replay is
     busier than the burst's rate stays as it is, and a note says so.
     """
-    import pandas as pd
-
     notes: list[str] = []
     peak = _peak_rps(frame, end_s)
     for number, burst in enumerate(_bursts_of(scenario)):
@@ -78,8 +77,6 @@ def with_long_outputs(
     frame: pd.DataFrame, scenario: Scenario, *, key: tuple[int, int]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return completed rows with some outputs made long, and what was changed."""
-    import numpy as np
-
     notes: list[str] = []
     output = frame["output_tokens"].to_numpy(dtype=np.int64, copy=True)
     sized = {c.name for c in scenario.classes if c.size is not None}
@@ -108,8 +105,6 @@ def _windows(burst: Bursts, end_s: float) -> RateCurve:
 
 
 def _peak_rps(frame: pd.DataFrame, end_s: float) -> float:
-    import numpy as np
-
     window = min(PEAK_WINDOW_S, end_s)
     counts = np.bincount((frame["arrival_s"].to_numpy() // window).astype(np.int64))
     whole = counts[: int(end_s // window)]
@@ -120,8 +115,6 @@ def _missing(
     frame: pd.DataFrame, burst: Bursts, target_rps: float, end_s: float
 ) -> tuple[RateCurve, int]:
     """Return the rate that the replay lacks in each burst, and how many bursts lack none."""
-    import numpy as np
-
     windows = _windows(burst, end_s)
     edges = np.append(windows.time_s[::2], windows.end_s)
     counts, _ = np.histogram(frame["arrival_s"].to_numpy(), bins=edges)

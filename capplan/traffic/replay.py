@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from capplan.traffic.copies import taken
 from capplan.traffic.streams import Stream, stream
 
@@ -41,8 +43,6 @@ def replayed(
     Source: Lewis and Shedler, "Simulation of nonhomogeneous Poisson processes by thinning",
     Naval Research Logistics Quarterly 26(3), 1979 (thinning).
     """
-    import numpy as np
-
     rng = stream(seed, replication, Stream.COPIES)
     recorded = base.frame["arrival_s"].to_numpy(dtype=float)
     window = window_s(base)

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyarrow import parquet
+
 from capplan.bundled import data_path
 from capplan.schema import DataError
 from capplan.traffic.readers import FORMATS, read_trace
@@ -102,8 +104,6 @@ def read_base(name: str, reading: Reading = AS_FOUND) -> Trace:
 def _read(name: str, path: Path, reading: Reading, mtime_ns: int, size: int) -> Trace:
     if name != SAMPLE:
         return reading.trace(path)
-    from pyarrow import parquet
-
     trace = read_trace(path)
     stated = parquet.read_schema(path).metadata[b"prefix_block_tokens"]
     notes = (*trace.notes, "The bundled sample is generated from published figures, not recorded.")

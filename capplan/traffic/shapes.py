@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from capplan.scenario.phases import HOUR_S, hourly_factor
 from capplan.scenario.shapes import (
@@ -22,11 +24,7 @@ from capplan.scenario.shapes import (
 )
 from capplan.traffic.curve import RateCurve, curve, levels
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 PIECES_OF_A_WAVE = 64
 
@@ -105,8 +103,6 @@ def _ramp(shape: Ramp, duration_s: float) -> RateCurve:
 
 def _wave(shape: Wave, duration_s: float) -> RateCurve:
     """Return the sine in straight pieces, 64 a period; they reach 99.9 % of its amplitude."""
-    import numpy as np
-
     pieces = math.ceil(duration_s / shape.period_s * PIECES_OF_A_WAVE)
     time = np.minimum(np.arange(pieces + 1) * shape.period_s / PIECES_OF_A_WAVE, duration_s)
     swing = shape.amplitude_fraction * np.sin(2 * np.pi * time / shape.period_s)
@@ -115,8 +111,6 @@ def _wave(shape: Wave, duration_s: float) -> RateCurve:
 
 def _calendar(shape: Calendar, duration_s: float) -> RateCurve:
     """Return the rate through the full hours, from the start's hour on."""
-    import numpy as np
-
     first = math.floor(shape.start_hour)
     hour = first + np.arange(math.ceil(duration_s / HOUR_S) + 2.0)
     rate = shape.rate_rps * hourly_factor(shape, hour)
@@ -126,8 +120,6 @@ def _calendar(shape: Calendar, duration_s: float) -> RateCurve:
 
 
 def _one_after_the_other(shape: Sequence, replicas: int) -> RateCurve:
-    import numpy as np
-
     times: list[Floats] = []
     rates: list[Floats] = []
     start = 0.0

@@ -7,10 +7,8 @@ draws of the others never move. Draws of traffic use 0 to 9, the simulation 10 t
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 
 class Stream(IntEnum):
@@ -37,8 +35,6 @@ def stream(seed: int, replication: int, index: int) -> np.random.Generator:
     >>> stream(1, 0, 3).integers(100) == stream(1, 0, 3).integers(100)
     np.True_
     """
-    import numpy as np
-
     if min(seed, replication, index) < 0:
         msg = f"seed, replication and index must be >= 0, got {seed}, {replication}, {index}"
         raise ValueError(msg)

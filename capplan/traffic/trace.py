@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from capplan.schema import TRACE, Column, DataError, require_columns
 from capplan.traffic.ledger import Ledger
 
@@ -79,8 +81,6 @@ def from_frame(
     DataError
         For a missing or unknown column, no row, or a value that breaks its column's rule.
     """
-    import numpy as np
-
     columns = {c.name: c for c in TRACE}
     require_columns(frame, (c.name for c in TRACE if c.required), where=source)
     unknown = [str(name) for name in frame.columns if name not in columns]
@@ -120,8 +120,6 @@ def typed_column(values: pd.Series[Any], column: Column, where: str) -> pd.Serie
 
 
 def _numbers(values: pd.Series[Any], column: Column, where: str) -> pd.Series[Any]:
-    import numpy as np
-
     try:
         numbers = values.astype("float64")
     except (TypeError, ValueError) as err:

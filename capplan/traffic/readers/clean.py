@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
 
 from capplan.formatting import counted
 from capplan.schema import TRACE, DataError, names
@@ -52,7 +54,7 @@ class Cleaner:
         output = v.token_counts(batch.columns["output_tokens"])
         self._count("thousands_separator", prompt.grouped + output.grouped)
         alive = self._judge(batch, times, prompt, output)
-        part = {"prompt_tokens": prompt.values[alive], "output_tokens": output.values[alive]}
+        part = {"prompt_tokens": prompt.data[alive], "output_tokens": output.data[alive]}
         part |= self._optional(batch, alive)
         self._times.append(times.keep(alive))
         self._parts.append(part)
@@ -72,17 +74,15 @@ class Cleaner:
         drop("unparseable", times.kind == t.BROKEN)
         drop("missing_tokens", (prompt.state == v.MISSING) | (output.state == v.MISSING))
         drop("unparseable", (prompt.state == v.BAD) | (output.state == v.BAD))
-        drop("negative", times.negative() | (prompt.values < 0) | (output.values < 0))
+        drop("negative", times.negative() | (prompt.data < 0) | (output.data < 0))
         if self.layout.zero_reason is not None:
-            zero = (prompt.values == 0) | (output.values == 0)
+            zero = (prompt.data == 0) | (output.data == 0)
             if "size" in batch.columns:
                 zero &= v.numbers(batch.columns["size"]).state != v.OK
             drop(self.layout.zero_reason, zero)
         return alive
 
     def _optional(self, batch: RawBatch, alive: Mask) -> dict[str, Any]:
-        import pyarrow as pa
-
         part: dict[str, Any] = {}
         keep = pa.array(alive)
         for name, array in batch.columns.items():
@@ -93,7 +93,7 @@ class Cleaner:
             elif name == "streaming":
                 parsed = v.flags(array)
                 self._count("streaming_unparseable", int((parsed.state[alive] == v.BAD).sum()))
-                known = parsed.values.astype(object)
+                known = parsed.data.astype(object)
                 known[parsed.state != v.OK] = None
                 part[name] = known[alive]
             elif name == "prefix_blocks":
@@ -102,7 +102,7 @@ class Cleaner:
 
     def _reals(self, name: str, array: Any, alive: Mask) -> npt.NDArray[np.float64]:
         parsed = v.numbers(array)
-        values = np.where(parsed.state == v.OK, parsed.values, np.nan).astype(np.float64)
+        values = np.where(parsed.state == v.OK, parsed.data, np.nan).astype(np.float64)
         self._count(f"{name}_unparseable", int((parsed.state[alive] == v.BAD).sum()))
         if name != "priority":
             below = values < 0
@@ -181,8 +181,6 @@ class Cleaner:
         return t.arrivals(times, unit=unit, exact=exact, where=str(self.path))
 
     def _table(self, seconds: npt.NDArray[np.float64]) -> Any:
-        import pandas as pd
-
         columns: dict[str, Any] = {"arrival_s": seconds}
         present = {name for part in self._parts for name in part}
         for name in (n for n in names(TRACE) if n in present):
@@ -192,9 +190,6 @@ class Cleaner:
         return pd.DataFrame(ordered, copy=False)
 
     def _joined(self, name: str) -> Any:
-        import pandas as pd
-        import pyarrow as pa
-
         sizes = self._sizes
         pieces = [part.pop(name, None) for part in self._parts]
         if name in LABELS:
@@ -218,9 +213,6 @@ class Cleaner:
 
 def _blocks(pieces: list[Any], sizes: list[int]) -> Any:
     """Return one int64 array of block ids per row; ids that are text are numbered."""
-    import pandas as pd
-    import pyarrow as pa
-
     rows = np.empty(sum(sizes), object)
     numbered: dict[Any, int] = {}
     at = 0

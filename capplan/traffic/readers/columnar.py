@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from capplan.schema import DataError
 from capplan.traffic.readers.raw import RawBatch, text_array
 from capplan.traffic.readers.values import is_text, plain
@@ -16,9 +19,6 @@ BATCH_ROWS = 1 << 18
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     try:
         with parquet.ParquetFile(path) as file:
             yield file
@@ -30,8 +30,6 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _readable(array: Any) -> Any:
     """Return the array; bytes in its texts that are not UTF-8 are replaced."""
-    import pyarrow as pa
-
     array = plain(array)
     try:
         array.validate(full=True)

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import csv as pa_csv
+
 from capplan.schema import DataError
 from capplan.traffic.readers import files
 from capplan.traffic.readers.raw import RawBatch, text_array
@@ -77,9 +80,6 @@ def _batch(
 
 def _fast(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> Any | None:
     """Return the block as an Arrow table of text, or None when it is not one row a line."""
-    import pyarrow as pa
-    from pyarrow import csv as pa_csv
-
     needed = sorted({str(i) for i in wanted.values()}, key=int)
     try:
         table = pa_csv.read_csv(

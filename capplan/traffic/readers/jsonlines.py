@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import json as pa_json
+
 from capplan.traffic.readers import files
 from capplan.traffic.readers.raw import RawBatch, field_array
 
@@ -120,9 +123,6 @@ def _fast(
 
     ``known`` is the schema of an earlier block, which spares finding the types again, or None.
     """
-    import pyarrow as pa
-    from pyarrow import json as pa_json
-
     if any(theirs not in sample for theirs in columns.values()):
         return None
     texts = [t for t in columns.values() if isinstance(sample[t], str)]

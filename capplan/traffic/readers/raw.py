@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RawBatch:
@@ -31,8 +33,6 @@ class RawBatch:
 
 def text_array(values: Iterable[Any]) -> Any:
     """Return scalars of any type as an Arrow array of text, so that one parser judges them."""
-    import pyarrow as pa
-
     texts = [_text(value) for value in values]
     try:
         return pa.array(texts, pa.string())
@@ -58,8 +58,6 @@ def field_array(name: str, values: list[Any]) -> Any:
 
 def block_array(values: Iterable[Any]) -> Any:
     """Return lists of prefix ids as an Arrow list array; what is not a list of ids is null."""
-    import pyarrow as pa
-
     lists = [v if isinstance(v, list) and v else None for v in values]
     for kind in (pa.int64(), pa.string()):
         try:

@@ -24,18 +24,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from capplan.schema import DataError
 from capplan.traffic.arrivals import weibull_shape
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.raw import RawBatch
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _NAME = re.compile(r"chunk-(\d+)-(trace\.csv|dataset\.json)$")
 _BROKEN = (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error)
@@ -134,8 +132,6 @@ def batches(
 
 def _together(drawn: list[pa.Table]) -> RawBatch:
     """Return the requests of all clients in order of arrival."""
-    import pyarrow as pa
-
     table = pa.concat_tables(drawn).sort_by("arrival_s").combine_chunks()
     columns = {name: table.column(name) for name in table.column_names}
     return RawBatch(columns=columns, rows=table.num_rows)
@@ -307,8 +303,6 @@ def _expected(client: Client, span_s: tuple[float, float]) -> float:
 
 
 def _drawn(client: Client, span_s: tuple[float, float], rng: np.random.Generator) -> pa.Table:
-    import pyarrow as pa
-
     arrival = _arrivals(client, span_s, rng)
     n = len(arrival)
     prompt, output = _lengths(client, arrival, rng)
@@ -366,8 +360,6 @@ def _gaps(window: Window, n: int, rng: np.random.Generator) -> Floats:
 
 def _lengths(client: Client, arrival: Floats, rng: np.random.Generator) -> tuple[Any, Any]:
     """Return input and output lengths as Arrow arrays, null where the client has no law."""
-    import pyarrow as pa
-
     if not client.laws or not len(arrival):
         return (pa.nulls(len(arrival), pa.int64()),) * 2
     starts = np.array(sorted(client.laws))

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from capplan.schema import DataError
 from capplan.traffic.readers import values as v
@@ -90,8 +92,6 @@ class Arrivals:
 
 def read_times(array: Any) -> Times:
     """Return the times of an Arrow array of any type."""
-    import pyarrow as pa
-
     array = v.plain(array)
     if v.is_text(array.type):
         return _text_times(array)
@@ -105,19 +105,17 @@ def read_times(array: Any) -> Times:
 
 
 def _number_times(parsed: v.Parsed) -> Times:
-    return Times(kind=_kind_of_numbers(parsed), numbers=parsed.values)
+    return Times(kind=_kind_of_numbers(parsed), numbers=parsed.data)
 
 
 def _kind_of_numbers(parsed: v.Parsed) -> npt.NDArray[np.uint8]:
     """Return the kind of each; one beyond the nanoseconds of the year 2262 is no time."""
     kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
-    kind[(kind == NUMBER) & (np.abs(parsed.values) > float(np.iinfo(np.int64).max))] = BROKEN
+    kind[(kind == NUMBER) & (np.abs(parsed.data) > float(np.iinfo(np.int64).max))] = BROKEN
     return kind
 
 
 def _timestamps(array: Any) -> Times:
-    import pyarrow as pa
-
     scale = _NS // UNITS_PER_S[array.type.unit]
     absent = v.nulls(array)
     ticks = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -128,9 +126,6 @@ def _timestamps(array: Any) -> Times:
 
 
 def _text_times(array: Any) -> Times:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not array.null_count and len(array):
         for target, zone in ((pa.timestamp("ns"), NAIVE), (pa.timestamp("ns", "UTC"), AWARE)):
             stamps = v.casted(array, target)
@@ -149,13 +144,11 @@ def _text_times(array: Any) -> Times:
     kind = _kind_of_numbers(parsed)
     kind[naive], kind[aware] = NAIVE, AWARE
     wall_ns = np.where(naive, naive_ns, aware_ns)
-    return Times(kind=kind, numbers=parsed.values, wall_ns=wall_ns)
+    return Times(kind=kind, numbers=parsed.data, wall_ns=wall_ns)
 
 
 def _logged(text: Any) -> Any:
     """Return times of a web server's log as ISO 8601, and others as they are."""
-    import pyarrow.compute as pc
-
     if not pc.any(pc.match_substring_regex(text, _LOGGED)).as_py():
         return text
     for number, month in enumerate(_MONTHS, 1):
@@ -165,8 +158,6 @@ def _logged(text: Any) -> Any:
 
 
 def _iso(text: Any, form: str, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    import pyarrow.compute as pc
-
     mask = pc.fill_null(pc.match_substring_regex(text, form), False)
     found = mask.to_numpy(zero_copy_only=False).copy()
     ticks = np.zeros(len(text), np.int64)
@@ -180,8 +171,6 @@ def _iso(text: Any, form: str, target: Any) -> tuple[npt.NDArray[np.bool_], npt.
 
 def _cast_some(text: Any, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     """Cast what can be cast, halving around each value that cannot (30 February)."""
-    import pyarrow as pa
-
     try:
         ticks = text.cast(target).cast(pa.int64()).to_numpy()
         return np.ones(len(text), np.bool_), ticks

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 OK, MISSING, BAD = 0, 1, 2
 MISSING_TEXT = ("", "nan", "null", "none", "na", "n/a", "nil", "-")
@@ -24,15 +26,13 @@ _GROUPED = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
 class Parsed:
     """Values and, per value, whether it is ``OK``, ``MISSING`` or ``BAD``."""
 
-    values: npt.NDArray[Any]
+    data: npt.NDArray[Any]
     state: npt.NDArray[np.uint8]
     grouped: int = 0
 
 
 def plain(array: Any) -> Any:
     """Return the array as one chunk, dictionaries decoded."""
-    import pyarrow as pa
-
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
@@ -42,8 +42,6 @@ def plain(array: Any) -> Any:
 
 def is_text(kind: Any) -> bool:
     """Tell whether an Arrow type holds text."""
-    import pyarrow as pa
-
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
@@ -51,8 +49,6 @@ def is_text(kind: Any) -> bool:
 
 def numbers(array: Any) -> Parsed:
     """Return int64 values where all are whole, float64 otherwise."""
-    import pyarrow as pa
-
     array = plain(array)
     kind = array.type
     if is_text(kind):
@@ -61,12 +57,12 @@ def numbers(array: Any) -> Parsed:
         state = np.where(nulls(array), MISSING, OK).astype(np.uint8)
         filled = array.fill_null(0)
         target = pa.float64() if kind == pa.uint64() else pa.int64()
-        return Parsed(values=filled.cast(target, safe=False).to_numpy(), state=state)
+        return Parsed(data=filled.cast(target, safe=False).to_numpy(), state=state)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         values = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return _finite(values)
     state = np.where(nulls(array), MISSING, BAD).astype(np.uint8)
-    return Parsed(values=np.zeros(len(array), np.int64), state=state)
+    return Parsed(data=np.zeros(len(array), np.int64), state=state)
 
 
 def nulls(array: Any) -> npt.NDArray[np.bool_]:
@@ -80,22 +76,17 @@ def nulls(array: Any) -> npt.NDArray[np.bool_]:
 def _finite(values: npt.NDArray[np.float64]) -> Parsed:
     state = np.where(np.isnan(values), MISSING, np.where(np.isinf(values), BAD, OK))
     good = np.where(state == OK, values, 0.0)
-    return Parsed(values=good, state=state.astype(np.uint8))
+    return Parsed(data=good, state=state.astype(np.uint8))
 
 
 def missing_text(text: Any) -> npt.NDArray[np.bool_]:
     """Return where trimmed text stands for a missing value."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     known = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_TEXT, text.type))
     mask: npt.NDArray[np.bool_] = known.to_numpy(zero_copy_only=False).astype(np.bool_)
     return mask | nulls(text)
 
 
 def _text_numbers(array: Any) -> Parsed:
-    import pyarrow.compute as pc
-
     if not array.null_count:
         plain_numbers = _cast_all(array)
         if plain_numbers is not None:
@@ -108,7 +99,7 @@ def _text_numbers(array: Any) -> Parsed:
     parsed = _cast(pc.if_else(shaped, text, "0"))
     good = shaped.to_numpy(zero_copy_only=False) & (parsed.state == OK)
     state = np.where(missing, MISSING, np.where(good, OK, BAD)).astype(np.uint8)
-    return Parsed(values=parsed.values, state=state, grouped=int(pc.sum(grouped).as_py() or 0))
+    return Parsed(data=parsed.data, state=state, grouped=int(pc.sum(grouped).as_py() or 0))
 
 
 def _cast(text: Any) -> Parsed:
@@ -121,14 +112,11 @@ def _cast_all(text: Any) -> Parsed | None:
 
     Hexadecimal ones, which Arrow reads too, are left to the rule that refuses them.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     whole = casted(text, pa.int64())
     if whole is not None:
         if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
             return None
-        return Parsed(values=whole.to_numpy(), state=np.zeros(len(text), np.uint8))
+        return Parsed(data=whole.to_numpy(), state=np.zeros(len(text), np.uint8))
     real = casted(text, pa.float64())
     return None if real is None else _finite(real.to_numpy())
 
@@ -138,8 +126,6 @@ def casted(text: Any, target: Any) -> Any | None:
 
     A few values are tried first: Arrow goes on, slowly, after the first that fails.
     """
-    import pyarrow as pa
-
     try:
         text[:PROBE_ROWS].cast(target)
         return text.cast(target)
@@ -150,37 +136,32 @@ def casted(text: Any, target: Any) -> Any | None:
 def token_counts(array: Any) -> Parsed:
     """Return int64 token counts; a broken or absurd one (above 10⁹) is ``BAD``."""
     parsed = numbers(array)
-    values, state = parsed.values, parsed.state
+    values, state = parsed.data, parsed.state
     if values.dtype.kind == "f":
         state = np.where((state == OK) & (values != np.floor(values)), BAD, state)
     state = np.where((state == OK) & (np.abs(values) > MOST_TOKENS), BAD, state)
     whole = np.where(state == OK, values, 0).astype(np.int64)
-    return Parsed(values=whole, state=state.astype(np.uint8), grouped=parsed.grouped)
+    return Parsed(data=whole, state=state.astype(np.uint8), grouped=parsed.grouped)
 
 
 def flags(array: Any) -> Parsed:
     """Return booleans: true/false, yes/no, 1/0."""
-    import pyarrow as pa
-
     array = plain(array)
     if pa.types.is_boolean(array.type):
         state = np.where(nulls(array), MISSING, OK).astype(np.uint8)
         values = array.fill_null(False).to_numpy(zero_copy_only=False)
-        return Parsed(values=values, state=state)
+        return Parsed(data=values, state=state)
     texts = [str(v).strip().lower() if v is not None else "" for v in array.to_pylist()]
     known = {**dict.fromkeys(("true", "t", "yes", "y", "1", "1.0"), OK)}
     known |= dict.fromkeys(("false", "f", "no", "n", "0", "0.0"), OK)
     known |= dict.fromkeys(MISSING_TEXT, MISSING)
     state = np.array([known.get(t, BAD) for t in texts], np.uint8)
     values = np.array([t in ("true", "t", "yes", "y", "1", "1.0") for t in texts], np.bool_)
-    return Parsed(values=values, state=state)
+    return Parsed(data=values, state=state)
 
 
 def labels(array: Any) -> Any:
     """Return names as an Arrow text array, null where missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     array = plain(array)
     if pa.types.is_nested(array.type):
         return pa.nulls(len(array), pa.string())
