@@ -97,13 +97,16 @@ class Displayed:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        shown = table(self.table())
-        return f"<p>{html_text(self.summary())}</p>{shown._repr_html_()}"
+        paragraphs = (f"<p>{html_text(part)}</p>" for part in self.summary().split("\n\n"))
+        return f"{''.join(paragraphs)}{table(self.table())._repr_html_()}"
+
+    def __str__(self) -> str:
+        """Return the summary without marks."""
+        return re.sub(r"\*\*|`", "", self.summary())
 
     def as_text(self) -> str:
         """Return summary and table as plain text."""
-        sentences = re.sub(r"\*\*|`", "", self.summary())
-        return f"{sentences}\n\n{table(self.table())}\n"
+        return f"{self}\n\n{table(self.table())}\n"
 
 
 def html_text(text: str) -> str:

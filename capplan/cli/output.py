@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.formatting import counted, format_value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def print_json(document: Any) -> None:
@@ -21,6 +24,20 @@ def print_table(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> None:
     from capplan.display import table_of
 
     sys.stdout.write(f"{table_of(rows, heads)}\n")
+
+
+def print_frame(frame: pd.DataFrame) -> None:
+    """Print a frame as a notebook shows it, and a blank line; nothing for a frame without rows."""
+    from capplan.display import table
+
+    if not frame.empty:
+        sys.stdout.write(f"{table(frame, rows=len(frame))}\n\n")
+
+
+def print_stored(out: str | None) -> None:
+    """Print the folder that holds the run, if one does."""
+    if out is not None:
+        sys.stdout.write(f"\nstored in {out}\n")
 
 
 def spread(figures: Any, names: Sequence[str]) -> list[Any]:

@@ -10,7 +10,6 @@ from capplan.pages import (
     batching,
     buckets,
     budget,
-    conclusion,
     fidelity,
     fits,
     goals,
@@ -20,6 +19,7 @@ from capplan.pages import (
     sizing,
     traffic,
 )
+from capplan.pages.conclusion import capacity_table, conclude
 from capplan.pages.frontend import has_reader
 from capplan.pages.page import Page, open_page
 from capplan.pages.showing import drawn, show
@@ -30,7 +30,8 @@ __all__ = [
     "batching",
     "buckets",
     "budget",
-    "conclusion",
+    "capacity_table",
+    "conclude",
     "counted",
     "drawn",
     "fidelity",

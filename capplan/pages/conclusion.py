@@ -2,143 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.display import once
+from capplan.display import Displayed, once
+from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
+from capplan.schema import DataError
+from capplan.slo import PRECEDENCE, Reason, reason_table, worst
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
     from capplan.results import RunResult
     from capplan.slo import Verdict
 
-UNKNOWN = "unknown"
-SILENT = ("pass", "told")
-"""Outcomes that are no warning."""
+CONCLUSION = "conclusion.json"
+"""Artefact of the last notebook: ``verdict`` (``outcome``, ``reasons``, ``scope``, ``defaults``),
+``parts``, ``figures`` (``name``, ``value``, ``unit``, or a mapping of names to values),
+``warnings`` and ``assumptions`` (lists of sentences). Every key is optional."""
+DESCRIPTION = "description"
+"""Outcome of a part that describes and makes no promise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What one page says: its outcome, a sentence, and the artefact it stands in."""
+class Part:
+    """What one page contributes: its outcome, a sentence, and the artefact that holds it."""
 
     part: str
     outcome: str
-    said: str
-    artefact: str
+    finding: str
+    artefact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Conclusion:
-    """The verdict over all pages, with what each of them found."""
+class Conclusion(Displayed):
+    """The verdict of a study, the parts and reasons that decide it, and what qualifies it."""
 
-    findings: tuple[Finding, ...]
-    verdict: Verdict
+    outcome: str
+    parts: tuple[Part, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     """Of the simulated run of the scenario as it is."""
-    figures: Mapping[str, Any]
-    notes: tuple[str, ...]
-
-    @property
-    def outcome(self) -> str:
-        """Return the worst outcome of the pages that are about promises; one missing is unknown."""
-        from capplan.slo import worst
-
-        return worst(finding.outcome for finding in self.findings if finding.outcome != "told")
-
-    @property
-    def decisive(self) -> list[Finding]:
-        """Return the findings whose outcome is the conclusion's."""
-        return [finding for finding in self.findings if finding.outcome == self.outcome]
-
-    @property
-    def defaults(self) -> list[str]:
-        """Return the rules whose limit is a default, not a promise."""
-        return sorted({rule_words(reason.rule) for reason in self.verdict.defaults})
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    defaults: tuple[str, ...] = ()
+    """Rules whose limit is a default, not a promise."""
+    figures: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     @property
     def unknowns(self) -> list[str]:
-        """Return the parts of which nothing is known."""
-        return [finding.part for finding in self.findings if finding.outcome == UNKNOWN]
+        """Return the parts whose outcome is unknown."""
+        return [one.part for one in self.parts if one.outcome == "unknown"]
+
+    @property
+    def held(self) -> tuple[Reason, ...]:
+        """Return the reasons that speak for a pass."""
+        return tuple(reason for reason in self.reasons if reason.outcome == "pass")
+
+    @property
+    def open(self) -> tuple[Reason, ...]:
+        """Return the reasons that do not speak for a pass."""
+        return tuple(reason for reason in self.reasons if reason.outcome != "pass")
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Return the verdict as a manifest holds it."""
+        reasons = [reason.to_json() for reason in self.reasons]
+        scope = dict(self.scope)
+        return {"outcome": self.outcome, "reasons": reasons, "scope": scope,
+                "defaults": list(self.defaults)}  # fmt: skip
+
+    def summary(self) -> str:
+        """Return the verdict, its scope and what it rests on: the first lines of a report."""
+        decisive = listed(one.part for one in self.parts if one.outcome == self.outcome)
+        return "\n\n".join(
+            (
+                f"**Verdict: {self.outcome}**, decided by: {decisive}.",
+                f"**Scope:** {self._scope()} Asked about anything else, the answer is unknown.",
+                f"**Limits that are defaults, not promises:** {listed(self.defaults)}.",
+                f"**Not known:** {listed(self.unknowns, none='nothing that was asked')}.",
+            )
+        )
+
+    def _scope(self) -> str:
+        if not self.scope:
+            return "not stated."
+        low, high = (format_value(end, "_rps") for end in self.scope["load_range_rps"])
+        return (
+            f"{named(self.scope['model'], none='no model named')} on "
+            f"{named(self.scope['accelerator'], none='no accelerator named')}, "
+            f"{self.scope['backend']}, at {low} to {high}, with this page's input lengths."
+        )
 
     def table(self) -> pd.DataFrame:
-        """Return the findings, one row per part."""
-        return pd.DataFrame(
-            [(f.part, f.outcome, f.said, f.artefact) for f in self.findings],
-            columns=["part", "outcome", "finding", "artefact"],
-        )
+        """Return what each part found, one row a part."""
+        rows = [(one.part, one.outcome, one.finding, one.artefact) for one in self.parts]
+        return pd.DataFrame(rows, columns=["part", "outcome", "finding", "artefact"])
 
-    def reasons(self) -> pd.DataFrame:
-        """Return the reasons of the run's verdict that are not a pass, or all where all are."""
-        kept = [r for r in self.verdict.reasons if r.outcome != "pass"] or self.verdict.reasons
-        return pd.DataFrame(
-            [
-                {
-                    "outcome": r.outcome,
-                    "class": r.request_class or "all",
-                    "rule": rule_words(r.rule),
-                    "evidence": r.evidence,
-                    "origin of the limit": r.origin or "",
-                    "next action": r.next_action,
-                }
-                for r in kept
-            ]
-        )
+    def reason_table(self) -> pd.DataFrame:
+        """Return the reasons of the run that are not a pass, or all if all pass."""
+        return reason_table(self.reasons)
 
-    def said(self) -> str:
-        """Return the verdict, its scope and what it rests on: the first lines of a report."""
-        scope = self.verdict.scope
-        low, high = scope.load_range_rps
-        decisive = listed(f.part for f in self.decisive)
-        defaults = listed(self.defaults, none="none")
-        return (
-            f"**Verdict: {self.outcome}**, decided by: {decisive}.\n\n"
-            f"**Scope:** {named(scope.model, none='no model named')} on "
-            f"{named(scope.accelerator, none='no accelerator named')}, {scope.backend}, at "
-            f"{format_value(low, '_rps')} to {format_value(high, '_rps')}, with this page's input lengths. Asked "
-            f"about anything else, the answer is *unknown*.\n\n"
-            f"**Limits that are defaults, not promises:** {defaults}.\n\n"
-            f"**Not known:** {listed(self.unknowns, none='nothing that was asked')}."
-        )
+    def figure_table(self) -> pd.DataFrame:
+        """Return the key figures of the run: name, value, unit."""
+        rows = [(one["name"], one["value"], one.get("unit", "")) for one in self.figures]
+        return pd.DataFrame(rows, columns=["name", "value", "unit"], dtype=object)
 
     def to_json(self) -> dict[str, Any]:
         """Return the artefact that the report's first page is made from."""
         return {
-            "verdict": {
-                "outcome": self.outcome,
-                "reasons": [reason.to_json() for reason in self._reasons()],
-                "scope": self.verdict.to_json()["scope"],
-                "defaults": self.defaults,
-            },
-            "parts": [
-                {"part": f.part, "outcome": f.outcome, "said": f.said, "artefact": f.artefact}
-                for f in self.findings
-            ],
-            "figures": self.figures_table().to_dict("records"),
-            "warnings": [
-                *(
-                    f"{f.part}: {f.said}"
-                    for f in self.findings
-                    if f.outcome not in ("pass", "told")
-                ),
-                *(f"The limit of {rule} is a default, not a promise." for rule in self.defaults),
-            ],
-            "assumptions": list(self.notes),
+            "verdict": self.verdict,
+            "parts": plain(self.parts),
+            "figures": plain(self.figures),
+            "warnings": list(self.warnings),
+            "assumptions": list(self.assumptions),
         }
 
-    def figures_table(self) -> pd.DataFrame:
-        """Return the run's key figures: name, value, unit."""
-        rows = [(name, self.figures.get(key), unit) for name, key, unit in FIGURES]
-        for name, own in self.figures["by_class"].items():
-            rows.append((f"{name}: share with every promise kept", own["goodput_fraction"], ""))
-            rows.append((f"{name}: E2E p99, failures infinite", own["e2e_censored_s"]["p99"], "s"))
-        return pd.DataFrame(rows, columns=["name", "value", "unit"], dtype=object)
 
-    def _reasons(self) -> list[Any]:
-        kept = [r for r in self.verdict.reasons if r.outcome != "pass"]
-        return kept or list(self.verdict.reasons)
+def read_conclusion(run_folder: Path) -> Conclusion:
+    """Return the conclusion in a run folder; *unknown* if no notebook left one.
+
+    Raises
+    ------
+    DataError
+        If the file is not JSON, or has another form.
+    """
+    import json
+
+    path = run_folder / CONCLUSION
+    if not path.exists():
+        return Conclusion(outcome="unknown", warnings=("No notebook left a conclusion.",))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as err:
+        raise DataError(f"JSON ({err})", where=path) from err
+    verdict = data.get("verdict") or {}
+    outcome = verdict.get("outcome", "unknown")
+    if outcome not in PRECEDENCE:
+        rule = f"one of {', '.join(PRECEDENCE)}"
+        raise DataError(rule, where=path, field="verdict.outcome", value=outcome)
+    try:
+        parts = [Part(**part) for part in data.get("parts") or ()]
+        reasons = [_reason(reason, outcome) for reason in verdict.get("reasons") or ()]
+    except TypeError as err:
+        raise DataError(f"the fields of a conclusion ({err})", where=path) from err
+    return Conclusion(
+        outcome=outcome,
+        parts=tuple(parts),
+        reasons=tuple(reasons),
+        scope=verdict.get("scope") or {},
+        defaults=tuple(verdict.get("defaults") or ()),
+        figures=tuple(_named_figures(data.get("figures") or ())),
+        warnings=tuple(data.get("warnings") or ()),
+        assumptions=tuple(data.get("assumptions") or ()),
+    )
+
+
+def _reason(data: Mapping[str, Any], outcome: str) -> Reason:
+    missing = {"outcome": outcome, "value": None, "limit": None, "evidence": ""}
+    return Reason(**{**missing, **data})
+
+
+def _named_figures(stated: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(stated, Mapping):
+        return ({"name": name, "value": value} for name, value in stated.items())
+    return (figure for figure in stated if isinstance(figure, Mapping))
 
 
 FIGURES = (
@@ -155,132 +187,108 @@ FIGURES = (
 """Key figures of a conclusion: name, key of the headline, unit."""
 
 
-def conclude(page: Page, result: RunResult, *, notes: tuple[str, ...] = ()) -> Conclusion:
-    """Return the conclusion over what the pages left and a run of the scenario as it is."""
-    from capplan.results import headline
-    from capplan.slo import judge
-
-    figures = headline(result)
-    verdict = judge(result)
-    run = Finding(part="promises", outcome=verdict.outcome, said=str(verdict), artefact="")
+def conclude(
+    page: Page, result: RunResult, verdict: Verdict, *, notes: tuple[str, ...] = ()
+) -> Conclusion:
+    """Return the conclusion over what the pages left and a judged run of the scenario as it is."""
+    run = Part(part="promises", outcome=verdict.outcome, finding=verdict.summary())
+    parts = (*_parts(page), run)
+    defaults = sorted({rule_words(reason.rule) for reason in verdict.defaults})
+    open_parts = (p for p in parts if p.outcome not in ("pass", DESCRIPTION))
     return Conclusion(
-        findings=(
-            _profile(page),
-            _budget(page),
-            _window(page),
-            _stages(page),
-            _margin(page),
-            run,
+        outcome=worst(p.outcome for p in parts if p.outcome != DESCRIPTION),
+        parts=parts,
+        reasons=verdict.reasons,
+        scope=verdict.to_json()["scope"],
+        defaults=tuple(defaults),
+        figures=tuple(_figures(result)),
+        warnings=(
+            *(f"{p.part}: {p.finding}" for p in open_parts),
+            *(f"The limit of {rule} is a default, not a promise." for rule in defaults),
         ),
-        verdict=verdict,
-        figures=figures,
-        notes=notes,
+        assumptions=notes,
     )
 
 
-def _profile(page: Page) -> Finding:
-    found = page.find("profile.json")
-    if found is None:
-        return _missing("traffic", "profile.json")
-    text = (
-        f"{format_value(found['rate_rps'], '_rps')}, CV of gaps {format_value(found['gap_cv'])}, prompts p99 "
-        f"{format_value(found['prompt_tokens']['p99'], '_tokens')}, outputs p99 "
-        f"{format_value(found['output_tokens']['p99'], '_tokens')}"
+def _figures(result: RunResult) -> Iterator[Mapping[str, Any]]:
+    from capplan.results import headline
+
+    found = headline(result)
+    for name, key, unit in FIGURES:
+        yield {"name": name, "value": found.get(key), "unit": unit}
+    for name, own in found["by_class"].items():
+        shares = (("share with every promise kept", own["goodput_fraction"], ""),
+                  ("E2E p99, failures infinite", own["e2e_censored_s"]["p99"], "s"))  # fmt: skip
+        for what, value, unit in shares:
+            yield {"name": f"{name}: {what}", "value": value, "unit": unit}
+
+
+def _parts(page: Page) -> Iterator[Part]:
+    """Yield what each page left in the run folder; *unknown* for a page that has not run."""
+    readers = {
+        ("traffic", "profile.json"): _traffic,
+        ("wait budget", "budget.json"): _budget,
+        ("batch window", "chosen_point.json"): _window,
+        ("load", "stages/summary.json"): _load,
+        ("failure margin", "capacity_table.json"): _margin,
+    }
+    for (part, name), read in readers.items():
+        left = page.find(name)
+        outcome, finding = ("unknown", "its page has not run") if left is None else read(left)
+        yield Part(part=part, outcome=outcome, finding=finding, artefact=name)
+
+
+def _traffic(left: Any) -> tuple[str, str]:
+    return DESCRIPTION, (
+        f"{format_value(left['rate_rps'], '_rps')}, CV of gaps {format_value(left['gap_cv'])}, "
+        f"prompts p99 {format_value(left['prompt_tokens']['p99'], '_tokens')}, outputs p99 "
+        f"{format_value(left['output_tokens']['p99'], '_tokens')}"
     )
-    return Finding(part="traffic", outcome="told", said=text, artefact="profile.json")
 
 
-def _budget(page: Page) -> Finding:
-    found = page.find("budget.json")
-    if found is None:
-        return _missing("wait budget", "budget.json")
-    reasons = found["verdict"]["reasons"]
-    text = "every limit is what the promises leave"
+def _budget(left: Any) -> tuple[str, str]:
+    reasons = left["verdict"]["reasons"]
+    finding = "every limit is what the promises leave"
     if reasons:
         first, more = reasons[0], counted(len(reasons) - 1, "more finding")
-        text = f"{rule_words(first['rule'])}: {first['next_action']} (and {more})"
-    return Finding(
-        part="wait budget", outcome=found["verdict"]["outcome"], said=text, artefact="budget.json"
-    )
+        finding = f"{rule_words(first['rule'])}: {first['next_action']} (and {more})"
+    return left["verdict"]["outcome"], finding
 
 
-def _window(page: Page) -> Finding:
-    from capplan.slo import worst
-
-    found = page.find("chosen_point.json")
-    if found is None:
-        return _missing("batch window", "chosen_point.json")
-    pools = found["pools"]
-    return Finding(
-        part="batch window",
-        outcome=worst(pool["outcome"] for pool in pools),
-        said=" ".join(pool["said"] for pool in pools),
-        artefact="chosen_point.json",
-    )
+def _window(left: Any) -> tuple[str, str]:
+    pools = left["pools"]
+    return worst(pool["outcome"] for pool in pools), " ".join(pool["said"] for pool in pools)
 
 
-def _stages(page: Page) -> Finding:
-    name = "stages/summary.json"
-    found = page.find(name)
-    if found is None:
-        return _missing("load", name)
-    first = found["first_degradation"]
-    steps = [stage["load_rps"] for stage in found["stages"] if stage["kind"] == "ramp"]
-    text = f"no promise broken up to {format_value(max(steps, default=None), '_rps')}"
+def _load(left: Any) -> tuple[str, str]:
+    first = left["first_degradation"]
+    steps = [stage["load_rps"] for stage in left["stages"] if stage["kind"] == "ramp"]
+    finding = f"no promise broken up to {format_value(max(steps, default=None), '_rps')}"
     if first is not None:
-        text = (
+        finding = (
             f"first broken: {first['request_class']}, {rule_words(first['promise'])}, "
             f"{in_layer(first['layer'])}, at {format_value(first['load_rps'], '_rps')}; "
             f"surely none up to {format_value(first['interval'][0], '_rps')}"
         )
-    acted = [p["boundary"] for p in found["protective_actions"] if p["acted"]]
-    own = [name for name in acted if not name.startswith("classes.")]  # what is no caller's
-    text += f". Limits that acted: {listed(own)}"
-    return Finding(part="load", outcome=found["verdict"]["outcome"], said=text, artefact=name)
+    acted = [p["boundary"] for p in left["protective_actions"] if p["acted"]]
+    own = [name for name in acted if not name.startswith("classes.")]  # not a caller's deadline
+    return left["verdict"]["outcome"], f"{finding}. Limits that acted: {listed(own)}"
 
 
-def _margin(page: Page) -> Finding:
-    found = page.find("capacity_table.json")
-    if found is None:
-        return _missing("failure margin", "capacity_table.json")
+def _margin(left: Any) -> tuple[str, str]:
     numbers = [
         f"{'none' if replicas is None else replicas} with {lost} lost"
-        for lost, replicas in found["replicas"].items()
+        for lost, replicas in left["replicas"].items()
     ]
-    return Finding(
-        part="failure margin",
-        outcome=found["verdict"]["outcome"],
-        said=f"replicas of {found['pool']} that keep every promise: {listed(numbers)}",
-        artefact="capacity_table.json",
-    )
-
-
-def _missing(part: str, name: str) -> Finding:
-    return Finding(part=part, outcome=UNKNOWN, said="its page has not run", artefact=name)
-
-
-WAITING = ("service_queue", "scheduler_queue", "batch_window")
-
-
-def time_by_layer(result: RunResult) -> pd.DataFrame:
-    """Return the mean time of successes in each layer: request_class, layer, mean_s."""
-    from capplan.results import segments
-
-    done = result.judged[result.judged["outcome"] == "succeeded"]
-    parts = segments(done).assign(request_class=done["request_class"])
-    long = parts.drop(columns="send_lag_s").melt(
-        "request_class", var_name="layer", value_name="mean_s"
-    )
-    means = long.groupby(["request_class", "layer"], sort=False, observed=True)["mean_s"].mean()
-    frame = means.reset_index()
-    return frame.assign(layer=frame["layer"].str.removesuffix("_s")).dropna()
+    finding = f"replicas of {left['pool']} that keep every promise: {listed(numbers)}"
+    return left["verdict"]["outcome"], finding
 
 
 def capacity_table(page: Page) -> pd.DataFrame:
-    """Return the capacity table that the sizing page left; without rows where it has not run."""
-    found = page.find("capacity_table.json") or {"capacity_table": []}
+    """Return the capacity table that the sizing page left; no rows if that page has not run."""
+    left = page.find("capacity_table.json") or {"capacity_table": []}
     columns = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
-    table = pd.DataFrame(found["capacity_table"], columns=columns)
+    table = pd.DataFrame(left["capacity_table"], columns=columns)
     return table.assign(
         load_rps=pd.to_numeric(table["load_rps"]),
         protective_action=once(table["protective_action"]),

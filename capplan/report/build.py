@@ -13,7 +13,7 @@ from capplan.evidence import Inputs, RunRecord, TraceIdentity, read_run, seal
 from capplan.evidence.folders import part_folder, swap_in, write_file
 from capplan.evidence.hashing import file_hash
 from capplan.evidence.store import MANIFEST
-from capplan.report.conclusion import Conclusion, read_conclusion
+from capplan.pages.conclusion import Conclusion, read_conclusion
 from capplan.report.execute import NotebookError, execute_all
 from capplan.report.pages import page_of, write_page
 from capplan.report.parameters import chosen

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.report.cells import ADDED, read_notebook, tags
 from capplan.report.mathml import markdown_to_html
-from capplan.report.tables import words_left
 
 if TYPE_CHECKING:
     from nbconvert import HTMLExporter
@@ -21,15 +20,15 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """One page: the file it is written to, its title, and its short name in the navigation."""
+class ReportPage:
+    """The file of one page, its title, and its short name in the navigation."""
 
     file: str
     title: str
     label: str
 
 
-def page_of(notebook: Path) -> Page:
+def page_of(notebook: Path) -> ReportPage:
     """Return the page of a notebook: the title is its first heading.
 
     The label is the file's name without its number: ``02_wait_budget`` is ``wait budget``.
@@ -40,10 +39,12 @@ def page_of(notebook: Path) -> Page:
             title = found[1].replace("`", "")
             break
     label = re.sub(r"^\d+_", "", notebook.stem).replace("_", " ")
-    return Page(file=f"{notebook.stem}.html", title=title, label=label)
+    return ReportPage(file=f"{notebook.stem}.html", title=title, label=label)
 
 
-def write_page(notebook: Path, pages: Sequence[Page], folder: Path, *, report_title: str) -> Path:
+def write_page(
+    notebook: Path, pages: Sequence[ReportPage], folder: Path, *, report_title: str
+) -> Path:
     """Write the page of an executed notebook into a folder and return its path."""
     page = page_of(notebook)
     content = readable(read_notebook(notebook))
@@ -62,24 +63,13 @@ def write_page(notebook: Path, pages: Sequence[Page], folder: Path, *, report_ti
 
 
 def readable(notebook: Any) -> Any:
-    """Return the notebook as a page shows it.
-
-    papermill's own cells and live widgets are left out; tables have their words to the left.
-    """
+    """Return the notebook as a page shows it: without papermill's own cells and live widgets."""
     notebook.cells = [cell for cell in notebook.cells if not tags(cell) & ADDED]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
-            for output in cell.outputs:
-                _align(output.get("data", {}))
     notebook.metadata.pop("widgets", None)
     return notebook
-
-
-def _align(data: Any) -> None:
-    html = data.get("text/html", "")
-    if "<table" in html and "<figure" not in html:
-        data["text/html"] = words_left(html)
 
 
 @cache

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from capplan.display import html_text, table
 from capplan.evidence import Inputs, RunRecord
 from capplan.formatting import counted, format_nested, format_value
-from capplan.pages import rule_words
-from capplan.report.conclusion import Conclusion
-from capplan.report.pages import Page, exporter, style_sheet
+from capplan.pages.conclusion import Conclusion
+from capplan.report.pages import ReportPage, exporter, style_sheet
 from capplan.scenario.files import scenario_hash
+from capplan.slo import reason_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from capplan.slo import Reason
 
 INDEX = "index.html"
 
@@ -27,13 +33,11 @@ def write_summary(
     inputs: Inputs,
     record: RunRecord,
     conclusion: Conclusion,
-    pages: Sequence[Page],
+    pages: Sequence[ReportPage],
 ) -> Path:
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
-    environment.filters.update(
-        format_value=format_value, words=_words, number=_number, rule=rule_words
-    )
+    environment.filters.update(text=html_text, table=_table, reasons=_reasons)
     notes = inputs.trace.notes if inputs.trace else ()
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
@@ -120,11 +124,9 @@ def _whole(tokens: Any) -> Any:
     return int(tokens) if isinstance(tokens, float) and tokens.is_integer() else tokens
 
 
-def _words(value: Any) -> str:
-    """Return a value as words, without the marks that Markdown gives to names."""
-    return format_nested(value).replace("`", "")
+def _table(frame: pd.DataFrame) -> str:
+    return table(frame, rows=len(frame))._repr_html_()
 
 
-def _number(value: Any) -> str:
-    """Return a value or a limit; nothing where a reason has no number."""
-    return "" if value is None else format_value(value)
+def _reasons(reasons: Sequence[Reason]) -> str:
+    return _table(reason_table(reasons))

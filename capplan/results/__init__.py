@@ -8,7 +8,7 @@ from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
 from capplan.results.run import DrawnTrace, RunResult
 from capplan.results.scaling import ScalingFinding, scaling_findings, scaling_summary
-from capplan.results.segments import SEGMENTS, segments
+from capplan.results.segments import SEGMENTS, mean_segments, segments
 from capplan.results.tables import requests_table, timeline_table
 from capplan.results.waits import QUEUES, queue_waits
 
@@ -28,6 +28,7 @@ __all__ = [
     "lead_times",
     "length_bucket",
     "lifecycle_table",
+    "mean_segments",
     "outcome_counts",
     "per_request",
     "phase",

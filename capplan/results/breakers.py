@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from capplan.results.run import RunResult
+from capplan.formatting import format_value
 from capplan.scenario.breaker_rules import placements
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 LAYER = "breakers"
 """Layer of the timeline's rows about breakers; ``replica`` is ``rule@pool``."""
@@ -87,3 +90,13 @@ def breaker_figures(result: RunResult) -> list[dict[str, Any]]:
     }
     idle = {"pool": None, "opened": 0, "open_s": 0.0, "first_open_s": np.nan}
     return figures + [{"rule": name, **idle, "impossible": why} for name, why in nowhere.items()]
+
+
+def breaker_table(result: RunResult) -> pd.DataFrame:
+    """Return each rule in each pool: how often, for how long, and when first it was open."""
+    rows = []
+    for figure in breaker_figures(result):
+        first = format_value(figure["first_open_s"], "_s") if figure["opened"] else "never"
+        pool = f"none: {figure['impossible']}" if figure["impossible"] else figure["pool"]
+        rows.append((figure["rule"], pool, figure["opened"], figure["open_s"], first))
+    return pd.DataFrame(rows, columns=["breaker", "pool", "opened", "open_s", "first open"])

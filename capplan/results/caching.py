@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from capplan.results.requests import answered_by_gateway
-from capplan.results.run import RunResult
 from capplan.results.timelines import time_summary
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 
 def cache_hit_fraction(attempts: pd.DataFrame) -> float:

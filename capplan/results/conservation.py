@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from capplan.results.requests import answered_by_gateway, outcome_is, wasted_tokens
-from capplan.results.run import RunResult
 from capplan.results.waits import queue_waits
 from capplan.results.waste import accelerator_seconds
 from capplan.schema import LAYERS, OUTCOMES, DataError
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 PASSAGE = {
     "caller": "intended_start_s",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from capplan.catalog import price
 from capplan.results.requests import answered_by_gateway
-from capplan.results.run import RunResult
 from capplan.results.timelines import held_values
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 HOUR_S = 3600.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,11 @@ import pandas as pd
 
 from capplan.results.headline import LATENCIES, QUANTILES, outcome_counts, summary
 from capplan.results.requests import per_request
-from capplan.results.run import RunResult
 from capplan.scenario import Scenario
 from capplan.scenario.phases import load_phases
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 BUCKET_EDGES_TOKENS = (256, 1024, 4096, 16384)
 """Upper ends of the length buckets, prompt tokens: powers of four around the Azure 2023

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,6 @@ from capplan.results.requests import (
     per_request,
     wasted_tokens,
 )
-from capplan.results.run import RunResult
 from capplan.results.scaling import scaling_figures
 from capplan.results.timelines import time_average, time_summary
 from capplan.results.waits import QUEUES, double_queued, queue_waits, waited_twice
@@ -28,6 +27,9 @@ from capplan.scenario import Scenario
 from capplan.schema import OUTCOMES
 from capplan.statistics import quantiles, stability
 from capplan.statistics.stability import Stability
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "ttft_censored_s", "e2e_censored_s")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from capplan.results.run import RunResult
 from capplan.schema import PHASES
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 ALIVE = ("asked", "provisioning", "pulling", "loading", "up")
 """Phases of the replicas that count towards the number wanted."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.run import RunResult
 from capplan.scenario import Scenario
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 Floats = npt.NDArray[np.float64]
 

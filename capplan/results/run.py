@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 
+from capplan.display import Displayed
+from capplan.formatting import counted, format_value, in_layer, listed
+from capplan.results.headline import headline
+from capplan.results.segments import mean_segments
 from capplan.scenario import Scenario
 from capplan.schema import REQUESTS, TIMELINE, names, require_columns
 
@@ -22,7 +26,7 @@ class DrawnTrace(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunResult:
+class RunResult(Displayed):
     """One run of a scenario on a drawn trace, simulated or live.
 
     ``requests`` has one row per attempt with the columns ``schema.REQUESTS``, ``timeline`` one
@@ -64,3 +68,68 @@ class RunResult:
             return self.requests
         first = self.requests.groupby("request_id", sort=False, observed=True)["intended_start_s"]
         return self.requests[first.transform("min") >= self.judged_from_s]
+
+    def table(self) -> pd.DataFrame:
+        """Return how the requests of each class and of all ended, and how long they took.
+
+        Latencies count a failure as infinite.
+        """
+        figures = headline(self)
+        classes = figures["by_class"] if len(figures["by_class"]) > 1 else {}
+        return pd.DataFrame([_row(name, own) for name, own in {**classes, "all": figures}.items()])
+
+    def summary(self) -> str:
+        """Return how the requests ended, and what was computed or waited for in vain."""
+        figures = headline(self)
+        ends = [f"{n:,} {name.replace('_', ' ')}" for name, n in figures["outcomes"].items() if n]
+        degraded = figures["degraded"]
+        return (
+            f"{counted(figures['offered'], 'request')} offered: {listed(ends)}"
+            f"{f' ({degraded:,} of these degraded)' if degraded else ''}. "
+            f"Goodput is {format_value(figures['goodput_rps'], '_rps')}. {_waste(figures)}"
+        )
+
+    def time_by_layer(self) -> pd.DataFrame:
+        """Return the mean time of successes in each layer: request_class, layer, mean_s."""
+        return mean_segments(self.judged)
+
+    def chart(self) -> Any:
+        """Return the chart of the time by layer."""
+        from capplan import charts
+
+        return charts.time_by_layer(self.time_by_layer())
+
+
+def _row(name: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    ends = figures["outcomes"]
+    ttft, tpot, e2e = (figures[key] for key in ("ttft_censored_s", "tpot_s", "e2e_censored_s"))
+    return {
+        "request_class": name,
+        "offered": figures["offered"],
+        "succeeded": ends["succeeded"],
+        "rejected": ends["rejected"],
+        "timed_out": ends["timed_out"],
+        "goodput_rps": figures["goodput_rps"],
+        "TTFT p50_s": ttft["p50"],
+        "TTFT p99_s": ttft["p99"],
+        "TPOT p99_s": tpot["p99"],
+        "E2E p50_s": e2e["p50"],
+        "E2E p99_s": e2e["p99"],
+    }
+
+
+def _waste(figures: Mapping[str, Any]) -> str:
+    twice = figures["double_queued"]
+    waits = [
+        f"{format_value(wait, '_s')} {in_layer(layer)}"
+        for layer, wait in twice["wait_s"].items()
+        if wait > 0
+    ]
+    where = f", on average {listed(waits)}" if waits else ""
+    return (
+        f"{format_value(figures['wasted_accelerator_fraction'], '_fraction')} of the accelerators' "
+        f"busy time went to attempts that did not succeed "
+        f"({format_value(figures['wasted_tokens'], '_tokens')}, by their share of the tokens), and "
+        f"{format_value(twice['requests_fraction'], '_fraction')} of the requests waited in two "
+        f"queues or more{where}."
+    )

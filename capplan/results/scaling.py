@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,14 @@ from capplan.encoding import plain
 from capplan.formatting import counted
 from capplan.results.cost import served_by
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
-from capplan.results.run import RunResult
 from capplan.scenario import Scenario
 from capplan.scenario.autoscaling import ScalingMetric
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.statistics import quantiles
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 FLAP_S = 600.0
 """Two turns of the wanted number closer than this are flapping, at the same load; a default."""

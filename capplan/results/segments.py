@@ -62,3 +62,13 @@ def _made_at_replica(requests: pd.DataFrame, until: str) -> pd.Series:
         return requests["decode_end_s"]
     whole = requests["first_token_s"] >= requests["finish_s"] - 1e-9  # comes in one piece
     return requests["prefill_end_s"].where(~whole, requests["decode_end_s"])
+
+
+def mean_segments(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean time of successes in each layer: request_class, layer, mean_s."""
+    done = requests[requests["outcome"] == "succeeded"]
+    parts = segments(done).drop(columns="send_lag_s").assign(request_class=done["request_class"])
+    long = parts.melt("request_class", var_name="layer", value_name="mean_s")
+    means = long.groupby(["request_class", "layer"], sort=False, observed=True)["mean_s"].mean()
+    frame = means.reset_index()
+    return frame.assign(layer=frame["layer"].str.removesuffix("_s")).dropna()

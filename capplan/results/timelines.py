@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.run import RunResult
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
+
 
 Floats = npt.NDArray[np.float64]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from capplan.results.requests import answered_by_gateway, outcome_is, wasted_tokens
-from capplan.results.run import RunResult
 from capplan.results.timelines import held_values
+
+if TYPE_CHECKING:
+    from capplan.results.run import RunResult
 
 Floats = npt.NDArray[np.float64]
 

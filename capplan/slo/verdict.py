@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import pandas as pd
+
+from capplan.display import Displayed
 from capplan.encoding import plain
-from capplan.formatting import counted
+from capplan.formatting import counted, rule_words
 from capplan.scenario.part import Origin
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
@@ -62,8 +65,27 @@ class Scope:
     backend: str = "simulated"
 
 
+def reason_table(reasons: Iterable[Reason]) -> pd.DataFrame:
+    """Return the reasons that are not a pass, or all if all pass: what was found, what to do."""
+    every = tuple(reasons)
+    kept = [r for r in every if r.outcome != "pass"] or every
+    rows = [
+        (
+            r.outcome,
+            rule_words(r.rule),
+            r.request_class or "all",
+            r.evidence,
+            r.origin or "",
+            r.next_action,
+        )
+        for r in kept
+    ]
+    heads = ["outcome", "rule", "class", "evidence", "limit from", "next action"]
+    return pd.DataFrame(rows, columns=heads)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Displayed):
     """The outcome, by :data:`PRECEDENCE` over the reasons, and the scope it holds in."""
 
     reasons: tuple[Reason, ...]
@@ -125,13 +147,17 @@ class Verdict:
         """Return ``{"outcome", "reasons": […], "scope": {…}, "defaults": […]}``, plain values."""
         return {
             "outcome": self.outcome,
-            "summary": str(self),
+            "summary": self.summary(),
             "reasons": [reason.to_json() for reason in self.reasons],
             "scope": plain(self.scope),
             "defaults": sorted({reason.rule for reason in self.defaults}),
         }
 
-    def __str__(self) -> str:
+    def table(self) -> pd.DataFrame:
+        """Return the reasons that are not a pass, or all if all pass; columns in words."""
+        return reason_table(self.reasons)
+
+    def summary(self) -> str:
         """Return the verdict in one sentence."""
         text = f"{self.outcome}: {SUMMARIES[self.outcome]}"
         if self.outcome == "pass":

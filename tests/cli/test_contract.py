@@ -137,7 +137,7 @@ def test_people_get_tables(call):
     code, out, err = call("simulate", "benchmark", *QUICK)
     assert (code, err) == (0, "")
     assert "60 requests offered" in out
-    assert "ttft_censored_s" in out
+    assert "TTFT p99" in out
     assert "\nverdict: unknown" in out
 
 

@@ -1,15 +1,15 @@
 """The conclusion: the worst part decides, a missing page is unknown, defaults are named."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from capplan import pages
 from capplan.encoding import to_text
-from capplan.pages.conclusion import Finding, capacity_table, conclude, time_by_layer
-from capplan.results import segments
+from capplan.pages.conclusion import capacity_table, conclude
+from capplan.results import mean_segments, segments
 from capplan.simulation import simulate
+from capplan.slo import judge
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def result(page):
 
 @pytest.fixture(scope="module")
 def conclusion(page, result):
-    return conclude(page, result)
+    return conclude(page, result, judge(result))
 
 
 def test_pages_that_have_not_run_are_unknown(conclusion):
@@ -34,27 +34,20 @@ def test_pages_that_have_not_run_are_unknown(conclusion):
     assert conclusion.outcome in ("unknown", "fail", "blocked")
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "expected"),
-    [
-        (["pass", "pass"], "pass"),
-        (["pass", "told"], "pass"),
-        (["pass", "retest"], "retest"),
-        (["retest", "unknown"], "unknown"),
-        (["unknown", "fail"], "fail"),
-        (["fail", "blocked"], "blocked"),
-    ],
-)
-def test_the_worst_part_decides(conclusion, outcomes, expected):
-    findings = tuple(
-        Finding(part=str(i), outcome=outcome, said="", artefact="")
-        for i, outcome in enumerate(outcomes)
-    )
-    assert replace(conclusion, findings=findings).outcome == expected
+def test_a_description_does_not_decide_and_the_worst_part_does(page, result):
+    verdict = judge(result)
+    page.leave("profile.json", {"rate_rps": 1.0, "gap_cv": 1.0, "prompt_tokens": {"p99": 9},
+                                "output_tokens": {"p99": 9}})  # fmt: skip
+    page.leave("budget.json", {"verdict": {"outcome": "blocked", "reasons": []}})
+    found = conclude(page, result, verdict)
+    assert found.parts[0].outcome == "description"
+    assert found.outcome == "blocked"
+    for name in ("profile.json", "budget.json"):
+        (page.folder / name).unlink()
 
 
 def test_the_first_lines_name_verdict_scope_and_defaults(conclusion):
-    said = conclusion.said()
+    said = conclusion.summary()
     assert said.startswith(f"**Verdict: {conclusion.outcome}**")
     for rule in conclusion.defaults:
         assert rule in said
@@ -74,7 +67,7 @@ def test_a_capacity_table_that_was_not_made_has_no_rows(page):
 
 
 def test_the_time_by_layer_adds_up_to_the_mean_latency(result):
-    layers = time_by_layer(result).groupby("request_class")["mean_s"].sum()
+    layers = mean_segments(result.judged).groupby("request_class")["mean_s"].sum()
     done = result.judged[result.judged["outcome"] == "succeeded"]
     parts = segments(done).drop(columns="send_lag_s")
     for name, total in layers.items():
@@ -97,8 +90,8 @@ def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
         "verdict": {"outcome": "pass"},
     }
     page.leave("stages/summary.json", summary)
-    [load] = [f for f in conclude(page, result).findings if f.part == "load"]
-    assert load.said == (
+    [load] = [p for p in conclude(page, result, judge(result)).parts if p.part == "load"]
+    assert load.finding == (
         "no promise broken up to 3 requests/s. "
         "Limits that acted: gateway.rate_limit and breakers.overfull"
     )
