@@ -34,8 +34,8 @@ from capplan.slo import judge
 from capplan.traffic.draw import draw
 
 if TYPE_CHECKING:
-    from capplan.slo import Verdict
     from capplan.traffic.trace import Trace
+    from capplan.verdict import Verdict
 
 SERVING = (
     "pools",

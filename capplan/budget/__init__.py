@@ -19,7 +19,7 @@ from capplan.budget.backward import class_budget
 from capplan.budget.findings import changes, find
 from capplan.budget.limits import layer_limits, settings
 from capplan.budget.loads import ClassLoad, class_loads
-from capplan.budget.results import ClassBudget, Finding, LayerLimit, WaitBudget
+from capplan.budget.results import ClassBudget, LayerLimit, WaitBudget
 from capplan.budget.service import PoolService, pool_service
 from capplan.budget.shares import WAITING, rebalance
 from capplan.scenario import Scenario
@@ -35,7 +35,6 @@ __all__ = [
     "WAITING",
     "ClassBudget",
     "ClassLoad",
-    "Finding",
     "LayerLimit",
     "PoolService",
     "WaitBudget",

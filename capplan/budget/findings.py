@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from capplan.budget.results import SEVERITY, ClassBudget, Finding
+from capplan.budget.results import SEVERITY, ClassBudget
 from capplan.budget.service import PoolService
 from capplan.formatting import counted
 from capplan.replica.footprint import FULL, footprint_fraction
@@ -14,6 +14,7 @@ from capplan.scenario import Scenario
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import Part
+from capplan.verdict import Reason
 
 TOLERANCE_FRACTION = 0.05
 """Limits that differ by less count as equal: budgets from two draws of one load differ as much."""
@@ -72,9 +73,9 @@ def find(
     classes: Sequence[ClassBudget],
     services: Mapping[str, PoolService],
     settings: Mapping[str, int | float],
-) -> tuple[Finding, ...]:
+) -> tuple[Reason, ...]:
     """Return every finding once, the most severe first."""
-    found: list[Finding] = []
+    found: list[Reason] = []
     for budget in classes:
         c = scenario.request_class(budget.request_class)
         found += missing_promise(c)
@@ -94,7 +95,7 @@ def find(
     return tuple(sorted(dict.fromkeys(found), key=lambda f: SEVERITY.index(f.outcome)))
 
 
-def missing_promise(c: RequestClass) -> Iterator[Finding]:
+def missing_promise(c: RequestClass) -> Iterator[Reason]:
     """Find a class without the promises that its budget starts from."""
     promises = c.promises
     needed = {"deadline_s or e2e_s": promises.deadline_s is not None or promises.e2e_s is not None}
@@ -102,32 +103,28 @@ def missing_promise(c: RequestClass) -> Iterator[Finding]:
         needed = {"ttft_s": promises.ttft_s is not None, "tpot_s": promises.tpot_s is not None}
     for name, stated in needed.items():
         if not stated:
-            yield Finding(
+            yield Reason(
                 rule="missing_promise",
                 outcome="unknown",
                 field=f"classes.{c.name}.promises.{name}",
-                value=None,
-                limit=None,
                 next_action=f"agree with the callers of {c.name} on {name}",
                 request_class=c.name,
             )
 
 
-def unknown_rate(budget: ClassBudget) -> Iterator[Finding]:
+def unknown_rate(budget: ClassBudget) -> Iterator[Reason]:
     """Find a class whose rate is unknown, so that no queue length follows."""
     if math.isnan(budget.rate_rps):
-        yield Finding(
+        yield Reason(
             rule="unknown_rate",
             outcome="unknown",
             field="traffic",
-            value=None,
-            limit=None,
             next_action="give a trace with at least two requests, or a shape with a rate",
             request_class=budget.request_class,
         )
 
 
-def infeasible(budget: ClassBudget) -> Iterator[Finding]:
+def infeasible(budget: ClassBudget) -> Iterator[Reason]:
     """Find a class whose service alone takes all that was promised, or more."""
     if not budget.remaining_s <= 0:
         return
@@ -138,7 +135,7 @@ def infeasible(budget: ClassBudget) -> Iterator[Finding]:
         if not math.isnan(q)
     ]
     way = f"feasible at {' or '.join(ways)}" if ways else "at no quantile of one length alone"
-    yield Finding(
+    yield Reason(
         rule="infeasible",
         outcome="fail",
         field=f"classes.{budget.request_class}.promises.{budget.basis}",
@@ -150,11 +147,11 @@ def infeasible(budget: ClassBudget) -> Iterator[Finding]:
     )
 
 
-def tpot_broken(budget: ClassBudget, service: PoolService) -> Iterator[Finding]:
+def tpot_broken(budget: ClassBudget, service: PoolService) -> Iterator[Reason]:
     """Find a TPOT promise that breaks at the class's rate; a full replica is limited for it."""
     if budget.tpot_s > budget.tpot_promise_s:
         alone = service.of(budget.request_class).tpot_alone_s > budget.tpot_promise_s
-        yield Finding(
+        yield Reason(
             rule="tpot",
             outcome="fail",
             field=f"classes.{budget.request_class}.promises.tpot_s",
@@ -165,11 +162,11 @@ def tpot_broken(budget: ClassBudget, service: PoolService) -> Iterator[Finding]:
         )
 
 
-def below_window(budget: ClassBudget) -> Iterator[Finding]:
+def below_window(budget: ClassBudget) -> Iterator[Reason]:
     """Find a budget that is smaller than one batch window."""
     share = budget.shares_s["batch_window"]
     if share < budget.window_s * (1 - 1e-9):
-        yield Finding(
+        yield Reason(
             rule="below_batch_window",
             outcome="fail",
             field=f"pools.{budget.pool}.batching",
@@ -180,13 +177,13 @@ def below_window(budget: ClassBudget) -> Iterator[Finding]:
         )
 
 
-def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
+def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
     """Find stated wait limits whose sum, with the service time, is longer than the promise."""
     waits = [queue.wait_s for queue in queues_of(scenario, budget.pool)]
     stated = sum(wait for wait in waits if math.isfinite(wait))
     total = budget.promise_s - budget.remaining_s + stated
     if stated > 0 and total > budget.promise_s * (1 + 1e-9):
-        yield Finding(
+        yield Reason(
             rule="waits_exceed_promise",
             outcome="fail",
             field=f"classes.{budget.request_class}.promises.{budget.basis}",
@@ -197,14 +194,14 @@ def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
         )
 
 
-def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
+def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
     """Find two queues in series that can each hold a request for the whole queueing budget."""
     if not budget.remaining_s > 0:
         return
     queues = queues_of(scenario, budget.pool)
     whole = [queue for queue in queues if queue.wait_s >= budget.remaining_s]
     if len(whole) > 1:
-        yield Finding(
+        yield Reason(
             rule="double_queue",
             outcome="blocked",
             field=", ".join(f"{queue.path}.wait_limit_s" for queue in whole),
@@ -215,24 +212,23 @@ def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Finding]:
         )
 
 
-def no_owner(scenario: Scenario, pool_name: str) -> Iterator[Finding]:
+def no_owner(scenario: Scenario, pool_name: str) -> Iterator[Reason]:
     """Find a queue without an owner that is in series with another."""
     holding = [queue for queue in queues_of(scenario, pool_name) if queue.holds]
     if len(holding) < 2:  # noqa: PLR2004
         return
     for queue in holding:
         if not queue.owner:
-            yield Finding(
+            yield Reason(
                 rule="no_owner",
                 outcome="blocked",
                 field=f"{queue.path}.owner",
                 value="",
-                limit=None,
                 next_action="name who answers for this queue",
             )
 
 
-def retries_exceed(c: RequestClass) -> Iterator[Finding]:
+def retries_exceed(c: RequestClass) -> Iterator[Reason]:
     """Find retries that cannot end before the caller has left."""
     retry = c.retry
     stated = [p for p in (c.promises.deadline_s, c.promises.e2e_s) if p is not None]
@@ -240,11 +236,10 @@ def retries_exceed(c: RequestClass) -> Iterator[Finding]:
         return
     field = f"classes.{c.name}.retry"
     if retry.attempt_timeout_s is None:
-        yield Finding(
+        yield Reason(
             rule="retries_without_timeout",
             outcome="unknown",
             field=f"{field}.attempt_timeout_s",
-            value=None,
             limit=max(stated),
             next_action="state how long one attempt may take",
             request_class=c.name,
@@ -253,7 +248,7 @@ def retries_exceed(c: RequestClass) -> Iterator[Finding]:
     waits = [retry.backoff_before(n) for n in range(1, retry.max_attempts + 1)]
     total = retry.max_attempts * retry.attempt_timeout_s + sum(waits)
     if total > max(stated):
-        yield Finding(
+        yield Reason(
             rule="retries_exceed_deadline",
             outcome="fail",
             field=f"{field}.max_attempts",
@@ -264,7 +259,7 @@ def retries_exceed(c: RequestClass) -> Iterator[Finding]:
         )
 
 
-def overload(service: PoolService) -> Iterator[Finding]:
+def overload(service: PoolService) -> Iterator[Reason]:
     """Find a pool that gets requests faster than it serves them: no queue length helps.
 
     The replicas of its start count; where an autoscaler may bring enough, the budget cannot tell.
@@ -275,9 +270,9 @@ def overload(service: PoolService) -> Iterator[Finding]:
     yield (_scaled if needed <= service.most_replicas else _too_slow)(service, needed)
 
 
-def _too_slow(service: PoolService, needed: int) -> Finding:
+def _too_slow(service: PoolService, needed: int) -> Reason:
     scaled = service.most_replicas > service.pool.replicas
-    return Finding(
+    return Reason(
         rule="overload",
         outcome="fail",
         field=f"pools.{service.pool.name}.{'autoscaler.max_replicas' if scaled else 'replicas'}",
@@ -287,8 +282,8 @@ def _too_slow(service: PoolService, needed: int) -> Finding:
     )
 
 
-def _scaled(service: PoolService, needed: int) -> Finding:
-    return Finding(
+def _scaled(service: PoolService, needed: int) -> Reason:
+    return Reason(
         rule="overload_until_scaled",
         outcome="unknown",
         field=f"pools.{service.pool.name}.replicas",
@@ -299,12 +294,12 @@ def _scaled(service: PoolService, needed: int) -> Finding:
     )
 
 
-def swaps(service: PoolService, scenario: Scenario) -> Iterator[Finding]:
+def swaps(service: PoolService, scenario: Scenario) -> Iterator[Reason]:
     """Find models that are asked for but not resident together: the budget leaves loads out."""
     pool, asked = service.pool, {scenario.model_of(name) for name in service.by_class}
     held = sum(footprint_fraction(pool, entry) for entry in pool.models if entry.name in asked)
     if held > FULL:
-        yield Finding(
+        yield Reason(
             rule="swaps",
             outcome="unknown",
             field=f"pools.{pool.name}.models",
@@ -314,7 +309,7 @@ def swaps(service: PoolService, scenario: Scenario) -> Iterator[Finding]:
         )
 
 
-def unlimited(scenario: Scenario, pools: Iterable[str]) -> Iterator[Finding]:
+def unlimited(scenario: Scenario, pools: Iterable[str]) -> Iterator[Reason]:
     """Find queues and numbers in flight without a limit."""
     fields: dict[str, object] = {"gateway.concurrency": scenario.gateway.concurrency}
     for name in pools:
@@ -326,17 +321,16 @@ def unlimited(scenario: Scenario, pools: Iterable[str]) -> Iterator[Finding]:
                 fields[f"{queue.path}.wait_limit_s"] = 0 if idle else queue.queue.wait_limit_s
     for field, value in fields.items():
         if value is None:
-            yield Finding(
+            yield Reason(
                 rule="unlimited",
                 outcome="fail",
                 field=field,
                 value="inf",
-                limit=None,
                 next_action="set a limit, for example the budget's",
             )
 
 
-def differs(scenario: Scenario, settings: Mapping[str, int | float]) -> Iterator[Finding]:
+def differs(scenario: Scenario, settings: Mapping[str, int | float]) -> Iterator[Reason]:
     """Find limits that are not the budget's; absent ones are :func:`unlimited`.
 
     A looser limit fails: waits can outlast the promise. A tighter one refuses requests that could
@@ -348,7 +342,7 @@ def differs(scenario: Scenario, settings: Mapping[str, int | float]) -> Iterator
         if stated is None or same(stated, derived):
             continue
         answer = path.endswith((".status", ".retry_after_s"))
-        yield Finding(
+        yield Reason(
             rule="differs_from_budget",
             outcome="fail" if stated > derived and not answer else "retest",
             field=path,

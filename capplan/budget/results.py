@@ -11,28 +11,14 @@ import pandas as pd
 
 from capplan.budget.shares import WAITING
 from capplan.scenario.part import Origin
+from capplan.verdict import Outcome, Reason
 
-Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 SEVERITY: tuple[Outcome, ...] = ("fail", "blocked", "unknown", "retest", "pass")
 """Outcomes, the one that decides a verdict first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One broken rule of a scenario's limits, or one that could not be checked."""
-
-    rule: str
-    outcome: Outcome
-    field: str
-    """Dotted path in the scenario."""
-    value: float | str | None
-    limit: float | str | None
-    next_action: str
-    request_class: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as what JSON knows."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+REASON_KEYS = ("rule", "outcome", "field", "value", "limit", "next_action", "request_class")
+"""What the budget's document says of each reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +104,7 @@ class WaitBudget:
     """Every derived limit by its dotted path in the scenario."""
     changes: Mapping[str, int | float]
     """Those that the scenario does not have already."""
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Reason, ...] = field(default=())
 
     @property
     def outcome(self) -> Outcome:
@@ -175,12 +161,16 @@ class WaitBudget:
         return {
             "scenario": self.scenario,
             "rule": self.rule,
-            "verdict": {"outcome": self.outcome, "reasons": _plain(self.findings)},
+            "verdict": {"outcome": self.outcome, "reasons": [_reason(r) for r in self.findings]},
             "classes": _plain(self.classes),
             "layers": _plain(self.limits),
             "settings": _plain(self.settings),
             "changes": _plain(self.changes),
         }
+
+
+def _reason(found: Reason) -> dict[str, Any]:
+    return found.to_json(REASON_KEYS) | {"request_class": found.request_class or ""}
 
 
 def _row(c: ClassBudget, limit: LayerLimit) -> dict[str, Any]:

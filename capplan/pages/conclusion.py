@@ -13,12 +13,12 @@ from capplan.display import Displayed, once
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
 from capplan.schema import DataError
-from capplan.slo import PRECEDENCE, Reason, reason_table, worst
+from capplan.verdict import PRECEDENCE, Reason, reason_table, worst
 
 if TYPE_CHECKING:
     from capplan.pages.page import Page
     from capplan.results import RunResult
-    from capplan.slo import Verdict
+    from capplan.verdict import Verdict
 
 CONCLUSION = "conclusion.json"
 """Artefact of the last notebook: ``verdict`` (``outcome``, ``reasons``, ``scope``, ``defaults``),

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from capplan.evidence import RunRecord
     from capplan.results import RunResult
     from capplan.scenario import Scenario
-    from capplan.slo import Verdict
     from capplan.sweep import SweepResult
     from capplan.traffic.trace import Trace
+    from capplan.verdict import Verdict
 
 RUNS = Path("runs")
 """Where a page that is run by hand puts its run folder, below the current folder."""

@@ -12,12 +12,12 @@ from capplan.formatting import counted, format_nested, format_value
 from capplan.pages.conclusion import Conclusion
 from capplan.report.pages import ReportPage, exporter, style_sheet
 from capplan.scenario.files import scenario_hash
-from capplan.slo import reason_table
+from capplan.verdict import reason_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from capplan.slo import Reason
+    from capplan.verdict import Reason
 
 INDEX = "index.html"
 

@@ -7,7 +7,7 @@ from capplan.results.headline import goodput, headline, outcome_counts, system_s
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
 from capplan.results.run import DrawnTrace, RunResult
-from capplan.results.scaling import ScalingFinding, scaling_findings, scaling_summary
+from capplan.results.scaling import scaling_findings, scaling_summary
 from capplan.results.segments import SEGMENTS, mean_segments, segments
 from capplan.results.tables import requests_table, timeline_table
 from capplan.results.waits import QUEUES, queue_waits
@@ -17,7 +17,6 @@ __all__ = [
     "SEGMENTS",
     "DrawnTrace",
     "RunResult",
-    "ScalingFinding",
     "check_conservation",
     "conservation_table",
     "cost_usd",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from capplan.encoding import plain
 from capplan.formatting import counted
 from capplan.results.cost import served_by
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
@@ -20,6 +18,7 @@ from capplan.scenario.autoscaling import ScalingMetric
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.statistics import quantiles
+from capplan.verdict import Reason
 
 if TYPE_CHECKING:
     from capplan.results.run import RunResult
@@ -33,24 +32,11 @@ FULL_FRACTION = 0.95
 OUTPUT_RATES = ("output_tokens_per_s", "prefill_tokens_per_s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingFinding:
-    """One thing that is wrong with how a pool scales, with its evidence and what to do."""
-
-    rule: str
-    pool: str
-    field: str
-    value: float
-    limit: float
-    evidence: str
-    next_action: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as plain JSON values."""
-        return {name: plain(getattr(self, name)) for name in self.__slots__}
+FINDING_KEYS = ("rule", "pool", "field", "value", "limit", "evidence", "next_action")
+"""What the headline says of each finding."""
 
 
-def scaling_findings(result: RunResult) -> list[ScalingFinding]:
+def scaling_findings(result: RunResult) -> list[Reason]:
     """Return what is wrong with the scaling of each pool, in the scenario and in the run."""
     found = out_of_reach(result.scenario)
     table = lifecycle_table(result)
@@ -93,7 +79,11 @@ def scaling_figures(result: RunResult) -> list[dict[str, Any]]:
         return []
     found = scaling_findings(result)
     return [
-        {"pool": pool, **told, "findings": [f.to_json() for f in found if f.pool == pool]}
+        {
+            "pool": pool,
+            **told,
+            "findings": [f.to_json(FINDING_KEYS) for f in found if f.pool == pool],
+        }
         for pool, told in summary.items()
     ]
 
@@ -112,7 +102,7 @@ def turns(changes: Sequence[tuple[float, int]]) -> list[float]:
     return found
 
 
-def out_of_reach(scenario: Scenario) -> list[ScalingFinding]:
+def out_of_reach(scenario: Scenario) -> list[Reason]:
     """Return the metrics whose target a full replica cannot exceed: they never ask for more.
 
     More replicas are asked for when a metric exceeds target × (1 + tolerance); a share in use
@@ -133,12 +123,14 @@ def out_of_reach(scenario: Scenario) -> list[ScalingFinding]:
 
 def _unreachable(
     pool: Pool, index: int, metric: ScalingMetric, *, most: float, target: float
-) -> ScalingFinding:
+) -> Reason:
     tolerance = pool.autoscaler.tolerance if pool.autoscaler is not None else math.nan
     highest = most / (1 + tolerance)
     shown = highest * (100 if metric.target_type == "Utilization" else 1)
-    return ScalingFinding(
+    return Reason(
         rule="target_out_of_reach",
+        outcome="fail",
+        origin="default",
         pool=pool.name,
         field=f"pools.{pool.name}.autoscaler.metrics.{index}.target",
         value=metric.target,
@@ -178,7 +170,7 @@ def _waiting(length: int | None, held: int | None, batch: int) -> float:
     return room if held is None else min(room, max(held - batch, 0))
 
 
-def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
+def _flapping(result: RunResult, pool: Pool) -> Iterator[Reason]:
     """Find the wanted number turning twice within :data:`FLAP_S` though the load had not."""
     changes = wanted_changes(result, pool.name)
     at = turns(changes)
@@ -191,8 +183,10 @@ def _flapping(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
     if not flaps:
         return
     fastest_s = min(two - one for one, two in flaps)
-    yield ScalingFinding(
+    yield Reason(
         rule="flapping",
+        outcome="fail",
+        origin="default",
         pool=pool.name,
         field=f"pools.{pool.name}.autoscaler.{_holds_back(pool, changes)}",
         value=float(len(flaps)),
@@ -235,7 +229,7 @@ def _same_load(arrivals: np.ndarray, one_s: float, two_s: float) -> bool:
     return abs(counts[0] - counts[1]) <= 2 * math.sqrt(sum(counts))
 
 
-def _flat_rates(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
+def _flat_rates(result: RunResult, pool: Pool) -> Iterator[Reason]:
     """Find time in which replicas are saturated and a rate of output asks for no more of them."""
     rules = pool.autoscaler
     if rules is None or any(m.metric not in OUTPUT_RATES for m in rules.metrics):
@@ -244,8 +238,10 @@ def _flat_rates(result: RunResult, pool: Pool) -> Iterator[ScalingFinding]:
     if seconds < 2 * rules.sync_period_s:
         return
     names = " and ".join(dict.fromkeys(m.metric for m in rules.metrics))
-    yield ScalingFinding(
+    yield Reason(
         rule="rate_flat_at_saturation",
+        outcome="fail",
+        origin="default",
         pool=pool.name,
         field=f"pools.{pool.name}.autoscaler.metrics",
         value=seconds,
@@ -279,9 +275,7 @@ def _saturated_s(result: RunResult, pool: Pool, *, most: int) -> float:
     return float(spans[((waiting > 0) & full & idle).to_numpy(np.bool_)].sum())
 
 
-def _without_accelerator(
-    result: RunResult, pool: Pool, table: pd.DataFrame
-) -> Iterator[ScalingFinding]:
+def _without_accelerator(result: RunResult, pool: Pool, table: pd.DataFrame) -> Iterator[Reason]:
     """Find replicas that were asked for when no accelerator was left."""
     refused = table[table["refused"]]
     if refused.empty:
@@ -289,8 +283,10 @@ def _without_accelerator(
     asked = int(table["asked_s"].notna().sum())
     ends = refused[["provisioning_s", "gone_s"]].min(axis=1).fillna(result.duration_s)
     waited = float((ends - refused["asked_s"]).max())
-    yield ScalingFinding(
+    yield Reason(
         rule="resource_pool_empty",
+        outcome="fail",
+        origin="default",
         pool=pool.name,
         field=f"resource_pools.{pool.resource_pool}.accelerators",
         value=float(len(refused)),

@@ -10,8 +10,8 @@ from capplan.formatting import counted, rule_words
 from capplan.results.cost import served_by
 from capplan.scenario.files import with_values
 from capplan.sizing.points import Point
-from capplan.stages.loads import loads_of
 from capplan.stages.protection import Protection, protections
+from capplan.stages.run_load import loads_of
 from capplan.stages.stage_kinds import burst as run_burst
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
 from capplan.scenario.pools import Pool
 from capplan.simulation import simulate_many
-from capplan.slo import Reason, Verdict, judge, worst
+from capplan.slo import judge
 from capplan.statistics import quantile
+from capplan.verdict import Reason, Verdict, worst
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace

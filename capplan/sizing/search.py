@@ -20,8 +20,8 @@ from capplan.sizing.bursts import burst_of
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row
-from capplan.slo import Reason, Verdict
 from capplan.traffic.draw import draw
+from capplan.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace

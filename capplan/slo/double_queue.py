@@ -16,8 +16,8 @@ from capplan.results.waits import SERIES, TOLERANCE_S, double_queued
 from capplan.scenario import Scenario
 from capplan.scenario.layers import Queue
 from capplan.schema import DataError
-from capplan.slo.verdict import Outcome, Reason
 from capplan.traffic.trace import Trace
+from capplan.verdict import Outcome, Reason
 
 Flags = npt.NDArray[np.bool_]
 

@@ -12,8 +12,8 @@ from capplan.results import RunResult, per_request
 from capplan.scenario import Scenario
 from capplan.slo.mechanisms import mechanism_reasons
 from capplan.slo.promises import Judged, promise_reasons
-from capplan.slo.verdict import PRECEDENCE, Reason, Scope, Verdict
 from capplan.statistics import quantiles
+from capplan.verdict import PRECEDENCE, Reason, Scope, Verdict
 
 NOT_ASKED = ("name", "description", "requests", "warmup_s", "drain_s", "budget", "stages")
 """Fields of a scenario that a verdict does not depend on, or that only its reading changes."""
@@ -25,7 +25,7 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
     ``scenario`` is the question: its promises are judged. Where it asks about another service or
     load than the one that ran, the verdict is unknown. Default: the scenario that ran.
 
-    The overall outcome is the worst of all reasons, by :data:`~capplan.slo.verdict.PRECEDENCE`.
+    The overall outcome is the worst of all reasons, by :data:`~capplan.verdict.PRECEDENCE`.
     A promise holds when the estimate and its whole 95 % interval hold; one whose interval still
     holds the limit is a retest; one with fewer samples than promised is unknown.
     """

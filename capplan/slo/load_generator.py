@@ -10,7 +10,7 @@ import pandas as pd
 
 from capplan.results import RunResult
 from capplan.scenario.classes import RequestClass
-from capplan.slo.verdict import Reason
+from capplan.verdict import Reason
 
 LAG_OF_PROMISE = 0.05
 """Send lag (p99), as a share of the tightest latency promise, above which the client is the limit;

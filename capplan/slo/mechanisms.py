@@ -13,7 +13,7 @@ from capplan.results.timelines import time_average
 from capplan.slo.double_queue import double_queue_reasons
 from capplan.slo.load_generator import client_reasons
 from capplan.slo.promises import LATENCIES
-from capplan.slo.verdict import Outcome, Reason
+from capplan.verdict import Outcome, Reason
 
 BUSY_FRACTION = 0.85
 """Accelerators busier than this count as busy; a default of this project."""

@@ -17,8 +17,8 @@ from capplan.results.cost import class_cost_usd
 from capplan.results.requests import outcome_is, streamed
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.part import origin
-from capplan.slo.verdict import Outcome, Reason
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
+from capplan.verdict import Outcome, Reason
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from capplan.formatting import rule_words
-from capplan.slo import Outcome, Reason
 from capplan.stages.violations import broken, stated
 from capplan.statistics import share_interval
+from capplan.verdict import Outcome, Reason
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.scenario.autoscaling import Autoscaler
     from capplan.scenario.gateway import Gateway
-    from capplan.stages.layers import Blame
+    from capplan.stages.degradation import Blame
     from capplan.stages.stage import Stage
 
 FULL = 0.9

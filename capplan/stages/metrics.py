@@ -1,12 +1,10 @@
-"""Three named levels of metrics for a stage: callers, accelerators, queues and hosts.
-
-A figure that nobody tells is None, which is unknown and not zero.
-"""
+"""Metrics of a stage: three named levels, step gaps, and trends over a long run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from capplan.replica.roofline import roofline
 from capplan.results.headline import summary
 from capplan.results.timelines import held_values
 from capplan.scenario.batching import ContinuousBatching
-from capplan.stages.host_gaps import step_gaps
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import RooflineStep
+from capplan.stages.limits import served_replicas
+from capplan.statistics import Estimate, in_batches, trend
+from capplan.verdict import Reason
 
 if TYPE_CHECKING:
     from capplan.stages.stage import Stage
+
 
 Floats = npt.NDArray[np.float64]
 Held = tuple[Floats, Floats]
@@ -54,7 +58,7 @@ def _callers(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _told(stage: Stage, *, metric: str, layer: str | None = None) -> Held:
+def _measured(stage: Stage, *, metric: str, layer: str | None = None) -> Held:
     rows = stage.run.timeline
     rows = rows if layer is None else rows[rows["layer"] == layer]
     return held_values(rows, metric, start_s=stage.start_s, end_s=stage.end_s)
@@ -62,11 +66,11 @@ def _told(stage: Stage, *, metric: str, layer: str | None = None) -> Held:
 
 def _fragmentation(stage: Stage) -> Held:
     """Return the free KV outside the largest hole; in blocks of which any one serves, none is."""
-    told = _told(stage, metric="kv_external_fragmentation_fraction")
+    found = _measured(stage, metric="kv_external_fragmentation_fraction")
     if not _paged(stage):
-        return told
-    usage, spans = _told(stage, metric="kv_usage_fraction")
-    return _together([told, (np.where(np.isnan(usage), np.nan, 0.0), spans)])
+        return found
+    usage, spans = _measured(stage, metric="kv_usage_fraction")
+    return _together([found, (np.where(np.isnan(usage), np.nan, 0.0), spans)])
 
 
 def _paged(stage: Stage) -> bool:
@@ -75,22 +79,15 @@ def _paged(stage: Stage) -> bool:
     return bool(held) and all(batching.kv_layout == "paged" for batching in held)
 
 
-def _host_pressure(stage: Stage) -> Held:
-    """Return the pressure of the worst resource of the worst host at each moment."""
+def _across(stage: Stage, *, layer: str, how: str, metric: str | None = None) -> Held:
+    """Return the sum (or ``how``) over all replicas, or hosts, of a layer's metric."""
     rows = stage.run.timeline
-    rows = rows[rows["layer"] == "host"]
-    worst = rows.groupby("time_s")["value"].max().reset_index()
-    worst = worst.assign(layer="host", replica="", metric="pressure")
-    return held_values(worst, "pressure", start_s=stage.start_s, end_s=stage.end_s)
-
-
-def _scheduler_queue(stage: Stage) -> Held:
-    """Return how many wait in the scheduler queues of all replicas together."""
-    rows = stage.run.timeline
-    rows = rows[(rows["layer"] == "scheduler_queue") & (rows["metric"] == "length")]
-    total = rows.groupby("time_s")["value"].sum().reset_index()
-    total = total.assign(layer="scheduler_queue", replica="", metric="length")
-    return held_values(total, "length", start_s=stage.start_s, end_s=stage.end_s)
+    rows = rows[rows["layer"] == layer]
+    if metric is not None:
+        rows = rows[rows["metric"] == metric]
+    whole = rows.groupby("time_s")["value"].agg(how).reset_index()
+    whole = whole.assign(layer=layer, replica="", metric="whole")
+    return held_values(whole, "whole", start_s=stage.start_s, end_s=stage.end_s)
 
 
 def _gaps(stage: Stage, *, column: str) -> Held:
@@ -105,10 +102,10 @@ def _together(parts: Iterable[Held]) -> Held:
 
 def _over_time(held: Held) -> dict[str, float] | None:
     values, spans = held
-    told = (spans > 0) & ~np.isnan(values)
-    if not told.any():
+    known = (spans > 0) & ~np.isnan(values)
+    if not known.any():
         return None
-    values, spans = values[told], spans[told]
+    values, spans = values[known], spans[known]
     order = np.argsort(values, kind="stable")
     share = np.cumsum(spans[order]) / spans.sum()
     p95 = float(values[order][np.searchsorted(share, 0.95 - 1e-12)])
@@ -117,17 +114,161 @@ def _over_time(held: Held) -> dict[str, float] | None:
 
 LEVELS: Mapping[str, Mapping[str, Callable[[Stage], Held]]] = {
     "2 accelerators": {
-        "memory": partial(_told, metric="kv_usage_fraction"),
+        "memory": partial(_measured, metric="kv_usage_fraction"),
         "fragmentation": _fragmentation,
         "step_gap_s": partial(_gaps, column="gap_s"),
         "step_gap_fraction": partial(_gaps, column="gap_fraction"),
-        "busy": partial(_told, metric="busy_fraction"),
+        "busy": partial(_measured, metric="busy_fraction"),
     },
     "3 queues and hosts": {
-        "scheduler_queue": _scheduler_queue,
-        "backlog": partial(_told, metric="in_flight", layer="caller"),
-        "host_pressure": _host_pressure,
-        "host_pause_s": partial(_told, metric="host_pause_s"),
+        "scheduler_queue": partial(_across, layer="scheduler_queue", metric="length", how="sum"),
+        "backlog": partial(_measured, metric="in_flight", layer="caller"),
+        "host_pressure": partial(_across, layer="host", how="max"),
+        "host_pause_s": partial(_measured, metric="host_pause_s"),
     },
 }
 """Figures over time by level, and how each is read."""
+COLUMNS = ["replica", "time_s", "span_s", "gap_s", "gap_fraction"]
+METRICS = ["step_time_s", "running"]
+
+
+def step_gaps(stage: Stage) -> pd.DataFrame:
+    """Return the mean gap of a replica's steps between two rows of the timeline.
+
+    A step's gap is the host's work that the accelerator's does not hide: so much a step, and so
+    much a decoding sequence (:class:`~capplan.scenario.RooflineStep`). Where it is hidden, only a
+    step that takes longer than the host's work has a known gap: none. Other laws of step times
+    have no host's part.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``replica``, ``time_s``, ``span_s``, ``gap_s`` and ``gap_fraction`` (of the step);
+        no row where no gap is known.
+    """
+    parts = [table for pool in stage.scenario.pools for table in _of_pool(stage, pool)]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+
+
+def _of_pool(stage: Stage, pool: Pool) -> Iterator[pd.DataFrame]:
+    batching = pool.batching
+    if not isinstance(batching, ContinuousBatching) or pool.models:
+        return
+    if not isinstance(batching.step_time, RooflineStep):
+        return
+    law = roofline(pool)
+    rows = stage.run.timeline
+    rows = rows[(rows["layer"] == "decode") & rows["metric"].isin(METRICS)]
+    rows = rows[rows["replica"].isin(served_replicas(stage, pool))]
+    for name, own in rows.groupby("replica", observed=True):
+        steps = own.set_index(["time_s", "metric"])["value"].unstack()  # noqa: PD010
+        steps = steps.reindex(columns=METRICS).dropna(subset=["step_time_s"])
+        start = steps.index.to_numpy(np.float64)
+        ends = np.append(start[1:], stage.end_s)
+        span = np.clip(ends, stage.start_s, stage.end_s) - np.clip(
+            start, stage.start_s, stage.end_s
+        )
+        took = steps["step_time_s"].to_numpy(np.float64)
+        work = law.host_s + law.host_per_sequence_s * steps["running"].to_numpy(np.float64)
+        gap = np.where(took > work, 0.0, np.nan) if law.host_hidden else work
+        columns = {"replica": name, "time_s": start, "span_s": span, "gap_s": gap}
+        yield pd.DataFrame(columns | {"gap_fraction": gap / took})[COLUMNS]
+
+
+BATCHES = 20
+HOUR_S = 3600.0
+GROWING = {
+    "memory": ("kv_usage_fraction", "memory_used_bytes"),
+    "KV not returned": ("kv_usage_fraction",),
+    "connections": ("connections", "in_flight"),
+    "threads": ("threads",),
+    "waiting": ("length",),
+}
+"""What may grow, and the metrics of the timeline that show it, the best first."""
+MATERIAL = 0.05
+"""Growth per hour, as a share of the mean level, below which a trend is no finding; a default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """The slope of a level, in its own unit an hour, with its interval."""
+
+    what: str
+    metric: str
+    slope: Estimate
+    mean: float
+
+    @property
+    def grows(self) -> bool:
+        """Return whether the level surely grows, and enough to matter."""
+        return self.slope.low > 0 and self.slope.value > MATERIAL * abs(self.mean)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trend as plain values."""
+        return {
+            "what": self.what,
+            "metric": self.metric,
+            "slope_per_hour": self.slope.value,
+            "interval": [self.slope.low, self.slope.high],
+            "mean": self.mean,
+            "grows": self.grows,
+        }
+
+
+def slope_per_hour(time_s: npt.ArrayLike, values: npt.ArrayLike) -> Estimate:
+    """Return the slope of a level over time, per hour, with its 95 % interval.
+
+    It is the :func:`~capplan.statistics.trend` of twenty batch means; NaN for fewer values.
+
+    >>> found = slope_per_hour(range(0, 7200, 60), [t / 3600 for t in range(0, 7200, 60)])
+    >>> round(found.value, 6)
+    1.0
+    """
+    time, level = np.asarray(time_s, np.float64), np.asarray(values, np.float64)
+    known = ~np.isnan(level)
+    if known.sum() < BATCHES:
+        return trend([], [])
+    hours = in_batches(time[known] / HOUR_S, BATCHES)
+    return trend(hours, in_batches(level[known], BATCHES))
+
+
+def trends_of(stage: Stage) -> Iterator[Trend]:
+    """Yield the trend of each level that the stage's timeline shows."""
+    rows = stage.run.timeline
+    rows = rows[rows["time_s"].between(stage.start_s, stage.end_s)]
+    measured = set(rows["metric"].unique())
+    for what, metrics in GROWING.items():
+        metric = next((m for m in metrics if m in measured), None)
+        if metric is None:
+            continue
+        own = rows[rows["metric"] == metric]
+        if what == "connections" and metric == "in_flight":
+            own = own[own["layer"] == "gateway"]
+        level = own.groupby("time_s")["value"].sum()
+        slope = slope_per_hour(level.index.to_numpy(), level.to_numpy())
+        yield Trend(what=what, metric=metric, slope=slope, mean=float(level.mean()))
+
+
+def trend_reasons(stage: Stage) -> Iterator[Reason]:
+    """Yield one reason for each level that may grow; unknown where no metric shows it."""
+    found = {one.what: one for one in trends_of(stage)}
+    for what, metrics in GROWING.items():
+        one = found.get(what)
+        if one is None or math.isnan(one.slope.value):
+            yield Reason(
+                rule="no_leak",
+                outcome="unknown",
+                limit=0.0,
+                evidence=f"{what}: not measured ({' or '.join(metrics)} in the timeline)",
+                next_action="measure it, or run longer",
+            )
+            continue
+        yield Reason(
+            rule="no_leak",
+            outcome="fail" if one.grows else "pass",
+            value=one.slope.value,
+            limit=0.0,
+            evidence=f"{what}: {one.metric} changes by {one.slope} an hour, mean "
+            f"{one.mean:.3g} (run {stage.run_id})",
+            next_action="find what is taken and not given back",
+        )

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
-from capplan.slo import Reason, worst
 from capplan.stages.rules import amplification, starves
 from capplan.stages.run_load import step
 from capplan.stages.violations import broken
 from capplan.statistics import quantile, quantile_interval, share_interval
+from capplan.verdict import Reason, worst
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
-    from capplan.slo import Outcome
     from capplan.stages.degradation import Degradation
     from capplan.stages.limits import Limit
     from capplan.stages.stage import Stage
     from capplan.stages.violations import Break
+    from capplan.verdict import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,21 +1,38 @@
-"""Raise the load step by step until a promise breaks, then close in on where."""
+"""The ramp: the load raised until a promise breaks, then closed in on, once or several times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from capplan.stages.degradation import degradation_of, knee_of
 from capplan.stages.run_load import step
-from capplan.stages.stage import Stage
+from capplan.stages.stage import Stage, breaks, interval_of, surely
+from capplan.statistics import replication_mean
+from capplan.traffic.streams import stream
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
+    from capplan.stages.degradation import Degradation, Knee
+
+
+BOOTSTRAP = 20
+"""Random stream of the resampled curves; draws of traffic and simulation use those below."""
+METHOD = (
+    "Student's t over independent replications of the ramp, widened to the mean of their own "
+    "intervals: between two steps nothing was measured"
+)
+Given = tuple["Scenario", "Stage | None", float, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ramp:
+class LoadRamp:
     """The steps of a ramp in order of load, and the void tries."""
 
     steps: tuple[Stage, ...]
@@ -65,47 +82,9 @@ class Ramp:
         return kept, interval_of(counted, request_class)
 
 
-def interval_of(steps: Sequence[Stage], request_class: str | None = None) -> tuple[float, float]:
-    """Return the load up to which promises (of a class) surely hold, and from which one breaks.
-
-    NaN below where the lowest step does not surely hold; +inf above where no break is beyond doubt.
-    """
-    doubtful = [s.load_rps for s in steps if not holds(s, request_class)]
-    limit = min(doubtful, default=math.inf)
-    kept = max((s.load_rps for s in steps if s.load_rps < limit), default=math.nan)
-    sure = min((s.load_rps for s in steps if surely(s, request_class)), default=math.inf)
-    return kept, sure
-
-
-def holds(stage: Stage, request_class: str | None = None) -> bool:
-    """Return whether a stage surely keeps the promises (of a class) that load can break."""
-    own = [m for m in stage.margins if request_class in (None, m.request_class)]
-    return all(m.kept for m in own) and not _grows(stage, request_class)
-
-
-def breaks(stage: Stage, request_class: str) -> bool:
-    """Return whether a stage breaks a promise of a class, or the class's backlog grows."""
-    return any(b.request_class == request_class for b in stage.breaks) or _grows(
-        stage, request_class
-    )
-
-
-def surely(stage: Stage, request_class: str | None = None) -> bool:
-    """Return whether a stage breaks a promise (of a class) beyond doubt, or a backlog grows."""
-    own = [b for b in stage.breaks if request_class in (None, b.request_class)]
-    return any(b.proven for b in own) or _grows(stage, request_class)
-
-
-def _grows(stage: Stage, request_class: str | None) -> bool:
-    if request_class is None:
-        return stage.stationary is False
-    return any(
-        r.rule == "stability" and r.outcome == "fail" and r.request_class == request_class
-        for r in stage.verdict.reasons
-    )
-
-
-def raise_load(scenario: Scenario, *, start_rps: float, seed: int, replication: int = 0) -> Ramp:
+def raise_load(
+    scenario: Scenario, *, start_rps: float, seed: int, replication: int = 0
+) -> LoadRamp:
     """Return the ramp of a scenario: up by its plan's factor until a promise surely breaks.
 
     ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
@@ -138,7 +117,7 @@ def raise_load(scenario: Scenario, *, start_rps: float, seed: int, replication: 
         if closer := _between(scenario, steps, turn, seed, replication=replication):
             steps.append(closer[0])
             voids += closer[1]
-    return Ramp(steps=in_order(steps), voids=tuple(voids))
+    return LoadRamp(steps=in_order(steps), voids=tuple(voids))
 
 
 def _between(
@@ -146,8 +125,8 @@ def _between(
 ) -> tuple[Stage, list[Stage]] | None:
     """Return a step half way (by ratio) between the last kept and the first broken load."""
     ordered = in_order(steps)
-    broken = Ramp(steps=ordered).first_broken
-    kept = Ramp(steps=ordered).kept_rps
+    broken = LoadRamp(steps=ordered).first_broken
+    kept = LoadRamp(steps=ordered).kept_rps
     if broken is None or math.isnan(kept):
         return None
     load = math.sqrt(kept * broken.load_rps)
@@ -166,3 +145,154 @@ def _between(
 def in_order(steps: Sequence[Stage]) -> tuple[Stage, ...]:
     """Return stages by rising load."""
     return tuple(sorted(steps, key=lambda s: s.load_rps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A load that one ramp found, and the interval it lies in; NaN where there is none."""
+
+    load_rps: float
+    low_rps: float
+    high_rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """What one ramp found; ``runs`` are its steps' run ids, by load."""
+
+    replication: int
+    knees: Mapping[str, Found]
+    """By pool."""
+    first_degradation: Found
+    crossed: str
+    """Class, promise and layer of the first degradation; empty where nothing broke."""
+    acceptable: Mapping[str, Found]
+    """By class."""
+    runs: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replications:
+    """What several ramps found together."""
+
+    each: tuple[Replication, ...]
+
+    def knee(self, pool: str) -> Mapping[str, Any]:
+        """Return the knee of a pool over the replications."""
+        return together([r.knees[pool] for r in self.each])
+
+    @property
+    def first_degradation(self) -> Mapping[str, Any]:
+        """Return the load of the first degradation over the replications."""
+        return together([r.first_degradation for r in self.each])
+
+    def acceptable(self, request_class: str) -> Mapping[str, Any]:
+        """Return the acceptable load of a class over the replications."""
+        return together([r.acceptable[request_class] for r in self.each])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the replications as plain values."""
+        one = self.each[0]
+        return {
+            "count": len(self.each),
+            "method": METHOD,
+            "knees": {pool: self.knee(pool) for pool in one.knees},
+            "first_degradation": {
+                **self.first_degradation,
+                "crossed": [r.crossed for r in self.each],
+            },
+            "acceptable_load": {name: self.acceptable(name) for name in one.acceptable},
+            "runs": [{"replication": r.replication, "loads_rps": dict(r.runs)} for r in self.each],
+        }
+
+
+def together(found: Sequence[Found]) -> dict[str, Any]:
+    """Return the mean of some loads and the interval of it, of those that found one.
+
+    >>> together([Found(load_rps=r, low_rps=r - 1, high_rps=r + 1) for r in (10.0, 10.0)])
+    {'mean_rps': 10.0, 'interval': [9.0, 11.0], 'loads_rps': [10.0, 10.0], 'found': 2}
+    """
+    known = [f for f in found if math.isfinite(f.load_rps)]
+    loads = [f.load_rps for f in found]
+    if not known:
+        return {
+            "mean_rps": math.nan, "interval": [math.nan, math.nan], "loads_rps": loads, "found": 0,
+        }  # fmt: skip
+    mean = replication_mean([f.load_rps for f in known])
+    lows, highs = np.array([[f.low_rps, f.high_rps] for f in known]).T
+    low = min(mean.low, float(lows.mean())) if not np.isnan(lows).any() else math.nan
+    return {
+        "mean_rps": mean.value,
+        "interval": [
+            low if math.isnan(low) else max(low, 0.0),
+            max(mean.high, float(highs.mean())),
+        ],
+        "loads_rps": loads,
+        "found": len(known),
+    }
+
+
+def knees_of(
+    scenario: Scenario, ramp: LoadRamp, *, seed: int, replication: int = 0
+) -> tuple[Knee, ...]:
+    """Return the knee of each pool on the curve of a ramp."""
+    return tuple(
+        knee_of(ramp.steps, pool, rng=_bootstrap(seed, index, replication))
+        for index, pool in enumerate(scenario.pools)
+    )
+
+
+def _bootstrap(seed: int, index: int, replication: int) -> np.random.Generator:
+    return stream(seed, index, BOOTSTRAP + replication)
+
+
+def replication_of(
+    scenario: Scenario,
+    ramp: LoadRamp,
+    knees: Sequence[Knee],
+    point: Degradation | None,
+    *,
+    replication: int = 0,
+) -> Replication:
+    """Return what one ramp found."""
+    acceptable = {c.name: ramp.acceptable(c.name) for c in scenario.classes}
+    return Replication(
+        replication=replication,
+        knees={
+            k.pool: Found(load_rps=k.load_rps, low_rps=k.low_rps, high_rps=k.high_rps)
+            for k in knees
+        },
+        first_degradation=Found(
+            load_rps=point.load_rps if point else math.nan,
+            low_rps=point.low_rps if point else math.nan,
+            high_rps=point.high_rps if point else math.nan,
+        ),
+        crossed=f"{point.request_class} {point.promise} in {point.layer}" if point else "",
+        acceptable={
+            name: Found(load_rps=kept, low_rps=low, high_rps=high)
+            for name, (kept, (low, high)) in acceptable.items()
+        },
+        runs={s.run_id: s.load_rps for s in ramp.steps},
+    )
+
+
+def further(
+    scenario: Scenario, baseline: Stage | None, *, start_rps: float, seed: int, jobs: int
+) -> tuple[Replication, ...]:
+    """Return what the ramps of the plan's further replications find, in ``jobs`` processes."""
+    numbers = range(1, scenario.stages.replications)
+    given: list[Given] = [(scenario, baseline, start_rps, seed, n) for n in numbers]
+    workers = min(jobs, len(given))
+    if workers <= 1:
+        return tuple(map(_replicate, given))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        return tuple(pool.map(_replicate, given))
+
+
+def _replicate(given: Given) -> Replication:
+    scenario, baseline, start_rps, seed, number = given
+    ramp = raise_load(scenario, start_rps=start_rps, seed=seed, replication=number)
+    knees = knees_of(scenario, ramp, seed=seed, replication=number)
+    point = degradation_of(ramp.steps, baseline, counted=True)
+    return replication_of(scenario, ramp, knees, point, replication=number)

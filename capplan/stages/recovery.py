@@ -14,9 +14,9 @@ import pandas as pd
 
 from capplan.formatting import counted
 from capplan.results.breakers import open_spans
-from capplan.slo import Outcome, Reason
 from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
+from capplan.verdict import Outcome, Reason
 
 if TYPE_CHECKING:
     from capplan.results import RunResult

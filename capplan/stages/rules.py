@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 
 from capplan.formatting import counted, in_layer, rule_words
 from capplan.results.cost import served_by
-from capplan.slo import PRECEDENCE, Outcome, Reason
 from capplan.slo.mechanisms import RETRY_AMPLIFICATION
 from capplan.stages.isolation import isolation_reasons
+from capplan.stages.metrics import trend_reasons
 from capplan.stages.protection import boundaries
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
-from capplan.stages.trends import trend_reasons
 from capplan.statistics import share_interval
+from capplan.verdict import PRECEDENCE, Outcome, Reason
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
-    from capplan.stages.degradation import Degradation
-    from capplan.stages.knee import Knee
-    from capplan.stages.loads import Loads
-    from capplan.stages.ramp import Ramp
+    from capplan.stages.degradation import Degradation, Knee
+    from capplan.stages.ramp import LoadRamp, Replications
     from capplan.stages.recovery import Recovery
-    from capplan.stages.replications import Replications
+    from capplan.stages.run_load import Loads
     from capplan.stages.stage import Stage
 
 STARVED = 0.5
@@ -44,7 +42,7 @@ class Findings:
     scenario: Scenario
     loads: Loads
     baseline: Stage | None = None
-    ramp: Ramp | None = None
+    ramp: LoadRamp | None = None
     others: Mapping[str, Stage] = field(default_factory=dict)
     """Stages beside the ramp, by kind."""
     degradation: Degradation | None = None

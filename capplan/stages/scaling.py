@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,8 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results.replica_lifecycle import lead_times, wanted_changes
 from capplan.results.scaling import scaling_findings, turns
-from capplan.slo import Outcome, Reason
 from capplan.stages.protection import protections
+from capplan.verdict import Outcome, Reason
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -101,14 +102,10 @@ def finding_reasons(stages: Sequence[Stage]) -> Iterator[Reason]:
                 continue
             seen.add((found.rule, found.pool))
             where = f"{found.pool}, in {stage.name} (run {stage.run_id})"
-            yield Reason(
-                rule=found.rule,
-                outcome="fail",
-                value=found.value,
-                limit=found.limit,
+            yield replace(
+                found,
                 evidence=f"{where}: {found.evidence}",
                 next_action=f"{found.field}: {found.next_action}",
-                origin="default",
             )
 
 

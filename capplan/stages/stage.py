@@ -14,10 +14,11 @@ from capplan.formatting import counted
 from capplan.results import conservation_table, outcome_counts, per_request, queue_waits
 from capplan.results.headline import summary
 from capplan.results.waits import waited_twice
-from capplan.slo import Reason, Verdict, judge
+from capplan.slo import judge
 from capplan.slo.load_generator import ACHIEVED, most_lag_s, sent
 from capplan.stages.violations import Break, breaks_of, margins_of
 from capplan.statistics import stability
+from capplan.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -294,4 +295,44 @@ def windowed(run: RunResult, start_s: float, end_s: float) -> RunResult:
         with_warmup(run, start_s),
         requests=log[inside].reset_index(drop=True),
         duration_s=min(run.duration_s, end_s),
+    )
+
+
+def interval_of(steps: Sequence[Stage], request_class: str | None = None) -> tuple[float, float]:
+    """Return the load up to which promises (of a class) surely hold, and from which one breaks.
+
+    NaN below where the lowest step does not surely hold; +inf above where no break is beyond doubt.
+    """
+    doubtful = [s.load_rps for s in steps if not holds(s, request_class)]
+    limit = min(doubtful, default=math.inf)
+    kept = max((s.load_rps for s in steps if s.load_rps < limit), default=math.nan)
+    sure = min((s.load_rps for s in steps if surely(s, request_class)), default=math.inf)
+    return kept, sure
+
+
+def holds(stage: Stage, request_class: str | None = None) -> bool:
+    """Return whether a stage surely keeps the promises (of a class) that load can break."""
+    own = [m for m in stage.margins if request_class in (None, m.request_class)]
+    return all(m.kept for m in own) and not _grows(stage, request_class)
+
+
+def breaks(stage: Stage, request_class: str) -> bool:
+    """Return whether a stage breaks a promise of a class, or the class's backlog grows."""
+    return any(b.request_class == request_class for b in stage.breaks) or _grows(
+        stage, request_class
+    )
+
+
+def surely(stage: Stage, request_class: str | None = None) -> bool:
+    """Return whether a stage breaks a promise (of a class) beyond doubt, or a backlog grows."""
+    own = [b for b in stage.breaks if request_class in (None, b.request_class)]
+    return any(b.proven for b in own) or _grows(stage, request_class)
+
+
+def _grows(stage: Stage, request_class: str | None) -> bool:
+    if request_class is None:
+        return stage.stationary is False
+    return any(
+        r.rule == "stability" and r.outcome == "fail" and r.request_class == request_class
+        for r in stage.verdict.reasons
     )

@@ -17,7 +17,7 @@ from capplan.scenario.classes import Promises
 from capplan.statistics import Estimate, batch_means, share_interval
 
 if TYPE_CHECKING:
-    from capplan.slo import Verdict
+    from capplan.verdict import Verdict
 
 Flags = npt.NDArray[np.bool_]
 

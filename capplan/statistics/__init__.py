@@ -6,12 +6,14 @@ Plain numbers and arrays in, small values out; nothing here knows of requests or
 from capplan.statistics.estimates import (
     Estimate,
     batch_means,
+    in_batches,
     paired_difference,
     quantile,
     quantile_interval,
     quantiles,
     replication_mean,
     share_interval,
+    trend,
 )
 from capplan.statistics.rounding import round_to
 from capplan.statistics.stability import Stability, stability
@@ -21,6 +23,7 @@ __all__ = [
     "Estimate",
     "Stability",
     "batch_means",
+    "in_batches",
     "mser5",
     "paired_difference",
     "quantile",
@@ -30,4 +33,5 @@ __all__ = [
     "round_to",
     "share_interval",
     "stability",
+    "trend",
 ]

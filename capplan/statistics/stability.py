@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from capplan.statistics.estimates import Estimate, replication_mean
+from capplan.statistics.estimates import Estimate, replication_mean, trend
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,25 +72,26 @@ def stability(
     edges = np.linspace(start, end, BATCHES + 1)
     levels = _level(arrived, left, edges)
     changes = replication_mean(np.diff(levels) / (count / BATCHES))
-    trend = _trend(_batch_levels(arrived, left, edges), per=count / BATCHES)
+    arrivals = np.arange(BATCHES) * (count / BATCHES)
+    growth = trend(arrivals, _batch_levels(arrived, left, edges))
     ratio = float(((left > start) & (left <= end)).sum()) / count
     residual = _little_residual(arrived, left, inside, start, end)
-    stable, reason = _decide(changes, trend, residual)
+    stable, reason = _decide(changes, growth, residual)
     return Stability(
         stable=stable,
         reason=reason,
-        drift_fraction=changes if stable is False else trend,
+        drift_fraction=changes if stable is False else growth,
         completion_ratio=ratio,
         little_residual=residual,
         arrivals=count,
     )
 
 
-def _decide(changes: Estimate, trend: Estimate, residual: float) -> tuple[bool | None, str]:
+def _decide(changes: Estimate, growth: Estimate, residual: float) -> tuple[bool | None, str]:
     if changes.low > 0 and changes.value >= MATERIAL:
         return False, f"the backlog grows by {changes.value:.1%} of the arrivals"
-    if trend.high > TOLERANCE:
-        return None, f"growth of the backlog up to {trend.high:.1%} of the arrivals is possible"
+    if growth.high > TOLERANCE:
+        return None, f"growth of the backlog up to {growth.high:.1%} of the arrivals is possible"
     if math.isnan(residual) or abs(residual) > LITTLE:
         return None, f"Little's law is off by {residual:+.0%}"
     return True, "the backlog does not grow"
@@ -134,29 +135,6 @@ def _area(moments: Floats, times: Floats) -> Floats:
     past = np.searchsorted(ordered, times, side="right")
     area: Floats = past * times - sums[past]
     return area
-
-
-def _trend(levels: Floats, *, per: float) -> Estimate:
-    """Return the least-squares growth of the level per batch, divided by ``per`` arrivals."""
-    from scipy.special import stdtrit
-
-    n = levels.size
-    x = np.arange(n) - (n - 1) / 2
-    slope = float(x @ levels / (x @ x))
-    rest = levels - levels.mean() - slope * x
-    spread = float(rest @ rest)
-    lag = float(rest[1:] @ rest[:-1]) / spread if spread > 0 else 0.0
-    lag = min(max(lag, 0.0), 0.9)
-    error = math.sqrt(spread / (n - 2) / float(x @ x) * (1 + lag) / (1 - lag))
-    width = float(stdtrit(n - 2, 0.975)) * error
-    return Estimate(
-        value=slope / per,
-        low=(slope - width) / per,
-        high=(slope + width) / per,
-        confidence=0.95,
-        n=n,
-        method="trend of batch means",
-    )
 
 
 def _little_residual(

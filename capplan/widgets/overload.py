@@ -16,7 +16,7 @@ from capplan.widgets.surge_runs import Aftermath, Bench, Overload
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
-    from capplan.stages.loads import Loads
+    from capplan.stages.run_load import Loads
 
 HALF = 0.5
 MOST_ATTEMPTS = 5

@@ -10,7 +10,7 @@ from capplan.formatting import counted
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
-    from capplan.stages.loads import Loads
+    from capplan.stages.run_load import Loads
 
 SHOWN_REQUESTS = 1500
 """Requests that are simulated anew for each choice, at the strength that the page opens with."""
@@ -42,7 +42,7 @@ class Surge:
     def scenario(self, scenario: Scenario, strength: float) -> Scenario:
         """Return the scenario under a surge of that many planned peaks, without other faults."""
         from capplan.scenario.files import with_values
-        from capplan.stages.failure_stage import generator_limits
+        from capplan.stages.run_load import generator_limits
 
         loads = (
             (BEFORE, self.usual_rps),

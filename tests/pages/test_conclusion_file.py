@@ -3,7 +3,7 @@ import pytest
 from capplan.evidence import artefact
 from capplan.pages.conclusion import Conclusion, Part, read_conclusion
 from capplan.schema import DataError
-from capplan.slo import Reason
+from capplan.verdict import Reason
 
 
 def test_no_conclusion_is_unknown_with_a_warning(tmp_path):

@@ -9,7 +9,12 @@ from capplan.results.conservation import check_conservation
 from capplan.results.cost import accelerator_hours
 from capplan.results.headline import headline
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
-from capplan.results.scaling import out_of_reach, scaling_findings, scaling_summary
+from capplan.results.scaling import (
+    FINDING_KEYS,
+    out_of_reach,
+    scaling_findings,
+    scaling_summary,
+)
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate
@@ -251,7 +256,7 @@ def test_an_empty_resource_pool_gives_none_and_says_so(elastic, step):
     assert found[0].field == "resource_pools.rack.accelerators"
     (row,) = headline(result)["scaling"]
     assert row["refused"] == summary["refused"]
-    assert found[0].to_json() in row["findings"]
+    assert found[0].to_json(FINDING_KEYS) in row["findings"]
 
 
 def test_pools_share_accelerators_and_who_asks_first_gets_the_next(build, trace_of):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from capplan.scenario.files import load_scenario, with_values
 from capplan.sizing import Loss, size
 from capplan.sizing.points import with_loss
-from capplan.slo import PRECEDENCE
+from capplan.verdict import PRECEDENCE
 
 SERVICE_S = 0.1
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.scenario.files import with_values
-from capplan.slo import PRECEDENCE, judge, worst
+from capplan.slo import judge
+from capplan.verdict import PRECEDENCE, worst
 
 
 def outcome_of(verdict, rule):

@@ -7,7 +7,7 @@ import pytest
 from capplan.scenario.files import load_scenario
 from capplan.simulation import simulate
 from capplan.sizing.table import protective_action
-from capplan.stages.layers import Blame
+from capplan.stages.degradation import Blame
 from capplan.stages.limits import limit_of
 from capplan.stages.protection import boundaries, protections
 from capplan.stages.stage import stage_of

@@ -6,7 +6,7 @@ import pytest
 
 from capplan.scenario.files import validate
 from capplan.simulation import simulate
-from capplan.stages.layers import Blame
+from capplan.stages.degradation import Blame
 from capplan.stages.limits import limit_of
 from capplan.stages.protection import protections
 from capplan.stages.recovery import recovery_of

@@ -4,7 +4,7 @@ import pytest
 
 from capplan.scenario.files import with_values
 from capplan.stages import run_stages
-from capplan.stages.layers import blame
+from capplan.stages.degradation import blame
 from capplan.stages.limits import limit_of
 from capplan.stages.run_load import play
 from capplan.stages.scaling import added, release_s

@@ -5,8 +5,7 @@ import pytest
 from capplan.results import timeline_table
 from capplan.scenario.files import load_scenario
 from capplan.simulation import simulate
-from capplan.stages.host_gaps import step_gaps
-from capplan.stages.metrics import levels
+from capplan.stages.metrics import levels, step_gaps
 from capplan.stages.stage import stage_of
 
 ROOFLINE = {"kind": "roofline", "overhead_s": 2e-3, "per_sequence_s": 1e-5}

@@ -8,20 +8,17 @@ import pandas as pd
 import pytest
 
 from capplan.scenario.classes import Promises
+from capplan.stages.acceptance import run_stages
+from capplan.stages.degradation import blame, kneedle
 from capplan.stages.isolation import isolation_reasons, tenants_over_share
-from capplan.stages.knee import kneedle
-from capplan.stages.layers import blame
 from capplan.stages.limits import limit_of
-from capplan.stages.loads import loads_of
-from capplan.stages.metrics import levels
+from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
 from capplan.stages.protection import protections
-from capplan.stages.ramp import Ramp
+from capplan.stages.ramp import LoadRamp
 from capplan.stages.recovery import errors_back
 from capplan.stages.rules import starves, unowned_queues
-from capplan.stages.run import run_stages
-from capplan.stages.run_load import play, step
+from capplan.stages.run_load import loads_of, play, step
 from capplan.stages.stage import stage_of
-from capplan.stages.trends import slope_per_hour, trend_reasons
 from capplan.stages.violations import allowance, broken
 
 
@@ -274,7 +271,7 @@ def test_void_tries_stand_before_the_step_that_they_gave_way_to(single_server):
     def at(name, load_rps):
         return stage_of(name, "ramp", load_rps, run, start_s=0.0, end_s=20.0)
 
-    ramp = Ramp(
+    ramp = LoadRamp(
         steps=(at("1", 1.0), at("between", 1.5), at("2", 2.0)),
         voids=(at("void 2", 2.0), at("void 3", 3.0)),
     )

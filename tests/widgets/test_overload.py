@@ -10,7 +10,7 @@ import pytest
 from capplan import pages, widgets
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import DataError
-from capplan.stages.loads import loads_of
+from capplan.stages.run_load import loads_of
 from capplan.widgets.explorer import Choice
 from capplan.widgets.overload import (
     ACTIONS,

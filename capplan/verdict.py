@@ -1,4 +1,4 @@
-"""The verdict on a run: its outcome, the reasons for it, and what it speaks of."""
+"""Reasons and verdicts: what each rule found, the outcome over all of them, and its scope."""
 
 from __future__ import annotations
 
@@ -31,23 +31,44 @@ SUMMARIES: Mapping[Outcome, str] = {
 }
 
 
+VERDICT_KEYS = (
+    "rule",
+    "outcome",
+    "value",
+    "limit",
+    "evidence",
+    "next_action",
+    "request_class",
+    "origin",
+)
+"""What a verdict's document says of each reason."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One rule's finding. ``value`` and ``limit`` are None where there is no number."""
+    """What one rule found. ``value`` and ``limit`` are None where there is no number."""
 
     rule: str
     outcome: Outcome
-    value: float | str | None
-    limit: float | str | None
-    evidence: str
+    value: float | str | None = None
+    limit: float | str | None = None
+    evidence: str = ""
     next_action: str = ""
+    """What to do about it; a rule that passes needs nothing done, so it is empty there."""
     request_class: str | None = None
     origin: Origin | None = None
     """Where the limit comes from; ``default`` = this project's, not a promise of yours."""
+    pool: str = ""
+    field: str = ""
+    """Dotted path of the scenario's field that the rule is about; empty if there is no one."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the reason as plain JSON values."""
-        return {name: plain(getattr(self, name)) for name in self.__slots__}
+    def __post_init__(self) -> None:
+        if self.outcome == "pass":
+            object.__setattr__(self, "next_action", "")
+
+    def to_json(self, keys: Sequence[str] = VERDICT_KEYS) -> dict[str, Any]:
+        """Return the named parts of the reason as plain JSON values."""
+        return {name: plain(getattr(self, name)) for name in keys}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
