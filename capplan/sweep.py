@@ -1,7 +1,7 @@
-"""Grids over any field of a scenario: the same crowd against every point.
+"""Grids over any field of a scenario: the same requests against every point.
 
-Points are compared under common random numbers: unless a varied field changes the crowd itself,
-every point of a replication gets the very same drawn trace.
+Points are compared under common random numbers: unless a varied field affects
+the traffic, every point of a replication gets the same drawn trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
 from capplan.formatting import counted
 from capplan.results import headline
 from capplan.scenario import Scenario
+from capplan.scenario.fields import effects
 from capplan.scenario.files import with_values
+from capplan.scenario.part import Affects
 from capplan.scenario.shapes import Steady
 from capplan.schema import DataError
 from capplan.simulation import simulate
@@ -37,18 +39,6 @@ if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
     from capplan.verdict import Verdict
 
-SERVING = (
-    "pools",
-    "replicas",
-    "gateway",
-    "network",
-    "faults",
-    "budget",
-    "warmup_s",
-    "drain_s",
-    "stages",
-)
-"""Fields that change who serves and how, never who arrives."""
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 """Promises that are latencies."""
 CLOCKS = ("wall_s", "simulated_requests_per_wall_s")
@@ -129,7 +119,7 @@ def sweep(
         Processes to run in; the result does not depend on it.
     trace
         A drawn trace for every run; None draws one per replication, shared by all points unless
-        a varied field changes the crowd.
+        a varied field affects the traffic.
     progress
         Show a progress bar; None = on a terminal only.
 
@@ -174,7 +164,7 @@ def _runs(
 ) -> Iterator[_Run]:
     points = [_point(scenario, vary, values) for values in itertools.product(*vary.values())]
     shared: list[Trace | None] = [trace] * replications
-    if trace is None and not _changes_crowd(scenario, vary):
+    if trace is None and not _changes_trace(scenario, vary):
         shared = [draw(scenario, seed=seed, replication=r) for r in range(replications)]
     for (index, (values, changed, reason)), r in itertools.product(
         enumerate(points), range(replications)
@@ -217,11 +207,15 @@ def _reason(err: DataError) -> str:
     return f"{err.field}: {err.rule}" if err.field else err.rule
 
 
-def _changes_crowd(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> bool:
+def _changes_trace(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> bool:
+    """Return whether a varied field changes the drawn requests."""
     shape = scenario.traffic.shape
     follows_replicas = isinstance(shape, Steady) and shape.per_replica
-    heads = {field.partition(".")[0] for field in vary}
-    return not heads <= set(SERVING) or (follows_replicas and bool(heads & {"pools", "replicas"}))
+    return any(
+        Affects.TRAFFIC in effects(Scenario, field)
+        or (follows_replicas and field.startswith(("pools", "replicas")))
+        for field in vary
+    )
 
 
 def _answers(
@@ -247,11 +241,11 @@ def _answer(run: _Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     key = {"point": run.point, "replication": run.replication, "setting": run.setting}
     if run.scenario is None:
         return {**key, "feasible": False, "reason": run.reason, "outcome": "fail"}, []
-    crowd = run.trace
-    if crowd is None:
-        crowd = draw(run.scenario, seed=run.seed, replication=run.replication)
+    trace = run.trace
+    if trace is None:
+        trace = draw(run.scenario, seed=run.seed, replication=run.replication)
     try:
-        result = simulate(run.scenario, trace=crowd, seed=run.seed, replication=run.replication)
+        result = simulate(run.scenario, trace=trace, seed=run.seed, replication=run.replication)
     except DataError as err:
         return {**key, "feasible": False, "reason": _reason(err), "outcome": "fail"}, []
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from capplan.formatting import listed
+from capplan.scenario.faults import GeneratorLimit, NodeLoss
+from capplan.scenario.fields import narrowed
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
+    from capplan.scenario.faults import Fault
 
 BY_ITSELF = {
     "autoscaler": "the autoscaler (all the replicas it may bring are there)",
     "standby": "the standby",
 }
 """What changes the number of a pool's replicas while a run goes on."""
-METERS = ("allowances", "rate_limits", "token_limits", "quotas")
 
 
 def part_of(scenario: Scenario, pool: str) -> dict[str, Any]:
@@ -26,22 +27,22 @@ def part_of(scenario: Scenario, pool: str) -> dict[str, Any]:
     an autoscaler, as many as it brings at most. Limits, quotas
     and weights of classes and tenants that are left out go with them.
     """
-    data = scenario.model_dump(mode="json", exclude_unset=True)
     classes = [c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool]
-    tenants = [one for t in data.get("tenants", []) if (one := _with_classes(t, classes))]
-    names = {t["name"] for t in tenants} or {t.name for t in scenario.tenants}
-    own = next(p for p in data["pools"] if p["name"] == pool)
-    kept = {
-        "classes": [c for c in data["classes"] if c["name"] in classes],
-        "pools": [_pool(own, names, classes) | {"replicas": _most(scenario, pool)}],
+    users = [t.name for t in scenario.tenants if not t.classes or set(t.classes) & set(classes)]
+    kept = {"classes": classes, "tenants": users, "pools": [pool]}
+    data = narrowed(scenario, kept if users else {**kept, "tenants": _names(scenario)})
+    (own,) = data["pools"]
+    own = {name: value for name, value in own.items() if name not in BY_ITSELF}
+    gateway = data.get("gateway", {})
+    if not gateway.get("quotas"):
+        gateway.pop("reclaim", None)
+    faults = [narrowed(f, {}) for f in scenario.faults if _strikes(f, scenario, pool)]
+    changed = {
+        "pools": [{**own, "replicas": _most(scenario, pool)}],
         "default_class": classes[0],
-        "faults": [f for f in data.get("faults", []) if _strikes(f, scenario, pool)],
-        "gateway": _gateway(data.get("gateway", {}), names, classes),
+        "faults": faults,
     }
-    kept |= {"tenants": tenants} if tenants else {}
-    plan = data.get("stages", {})
-    kept["stages"] = {name: value for name, value in plan.items() if name != "failed_pool"}
-    return {name: value for name, value in data.items() if name != "breakers"} | kept
+    return {name: value for name, value in data.items() if name != "breakers"} | changed
 
 
 def left_out(scenario: Scenario, pool: str) -> str:
@@ -62,64 +63,13 @@ def _most(scenario: Scenario, pool: str) -> int:
     return min([own.autoscaler.max_replicas, *(n // own.accelerators_per_replica for n in rooms)])
 
 
-def _with_classes(part: Mapping[str, Any], classes: Collection[str]) -> dict[str, Any] | None:
-    """Return what names classes with those that are left, None if it has none of them."""
-    if not part.get("classes"):
-        return dict(part)
-    kept = [name for name in part["classes"] if name in classes]
-    return {**part, "classes": kept} if kept else None
+def _names(scenario: Scenario) -> list[str]:
+    return [tenant.name for tenant in scenario.tenants]
 
 
-def _strikes(fault: Mapping[str, Any], scenario: Scenario, pool: str) -> bool:
-    kind = fault.get("kind", "crash")
-    if kind == "generator_limit":
+def _strikes(fault: Fault, scenario: Scenario, pool: str) -> bool:
+    if isinstance(fault, GeneratorLimit):
         return True
-    if fault.get("host") is not None:
-        return fault["host"] in scenario.pool(pool).hosts
-    return bool(scenario.pool(fault.get("pool")).name == pool)
-
-
-def _pool(own: Mapping[str, Any], tenants: Collection[str], classes: Collection[str]) -> Any:
-    batching = dict(own["batching"])
-    if "reserved" in batching:
-        kept = [_with_classes(place, classes) for place in batching["reserved"]]
-        batching["reserved"] = [place for place in kept if place]
-    if "scheduler" in batching:
-        batching["scheduler"] = _queue(batching["scheduler"], tenants, classes)
-    changed = {"batching": batching}
-    if "queue" in own:
-        changed["queue"] = _queue(own["queue"], tenants, classes)
-    return {name: value for name, value in own.items() if name not in BY_ITSELF} | changed
-
-
-def _gateway(
-    gateway: Mapping[str, Any], tenants: Collection[str], classes: Collection[str]
-) -> dict[str, Any]:
-    changed: dict[str, Any] = {
-        field: [
-            meter
-            for meter in gateway[field]
-            if meter.get("tenant") in (None, *tenants)
-            and meter.get("request_class") in (None, *classes)
-        ]
-        for field in METERS
-        if field in gateway
-    }
-    if not changed.get("quotas"):
-        changed |= {"reclaim": "next_free"} if "reclaim" in gateway else {}
-    if "queue" in gateway:
-        changed["queue"] = _queue(gateway["queue"], tenants, classes)
-    return {**gateway, **changed}
-
-
-def _queue(
-    queue: Mapping[str, Any], tenants: Collection[str], classes: Collection[str]
-) -> dict[str, Any]:
-    if not queue.get("fair"):
-        return dict(queue)
-    weights = {
-        field: [one for one in queue["fair"][field] if one["name"] in known]
-        for field, known in (("tenants", tenants), ("classes", classes))
-        if field in queue["fair"]
-    }
-    return {**queue, "fair": {**queue["fair"], **weights}}
+    if isinstance(fault, NodeLoss) and fault.host is not None:
+        return fault.host in scenario.pool(pool).hosts
+    return scenario.pool(fault.pool).name == pool

@@ -202,8 +202,7 @@ def waiting_line(rules: Queue) -> WaitingLine[Waiter]:
 
 
 def _fair(share: FairShare) -> SharedLine[Waiter]:
-    tenants = {entry.name: entry.weight for entry in share.tenants}
-    classes = {entry.name: entry.weight for entry in share.classes}
+    tenants, classes = share.tenants, share.classes
     of_tenant, of_class = share.by != "class", share.by != "tenant"
 
     def flow_of(job: Job) -> Hashable:

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
+    ClassName,
     Count,
     CountOrZero,
     Fraction,
-    Name,
     NonNegative,
     Part,
     PositiveSeconds,
@@ -57,7 +57,7 @@ class Reservation(Part):
     served first. A request of several reservations counts in each.
     """
 
-    classes: tuple[Name, ...] = ()
+    classes: tuple[ClassName, ...] = ()
     priority_at_most: int | None = None
     fraction: Annotated[float, Field(gt=0, lt=1)]
     """Share of ``max_num_seqs``, rounded down to whole sequences."""

@@ -43,17 +43,8 @@ def mistakes(
     A rule that can act in no pool is a mistake, unless it is a bundled one; so is one that names
     classes that never come to its pool. ``served_by`` are the pools of the classes.
     """
-    names = [c.name for c in classes]
     for breaker in breakers:
         path = f"breakers.{breaker.name}"
-        named = [("pool", breaker.pool, pools)]
-        named += [("classes", name, names) for name in breaker.classes]  # type: ignore[misc]
-        named += [("then.to", a.to, pools) for a in breaker.then if isinstance(a, Route)]
-        wrong = [(f, n, k) for f, n, k in named if n is not None and n not in k]
-        for field, name, known in wrong:
-            yield f"{path}.{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
-        if wrong:
-            continue
         where = pools.values() if breaker.pool is None else (pools[breaker.pool],)
         told = [why for pool in where if (why := impossible(breaker, pool, pools))]
         if len(told) == len(where) and not (breaker.pool is None and is_bundled(breaker)):

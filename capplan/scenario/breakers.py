@@ -15,10 +15,13 @@ from pydantic import Field, model_validator
 
 from capplan.scenario.metric_names import LATENCIES, OF_GATEWAY, MetricName, check_samples
 from capplan.scenario.part import (
+    ClassName,
     Count,
     Name,
-    Origin,
+    Origins,
+    Owner,
     Part,
+    PoolName,
     Positive,
     PositiveSeconds,
     Quantile,
@@ -44,12 +47,12 @@ class Watch(Part):
     above: Threshold | None = None
     below: Threshold | None = None
     quantile: Quantile = 0.99
-    request_class: Name | None = None
+    request_class: ClassName | None = None
     """Only attempts of this class; None = of all."""
     window_s: PositiveSeconds = 60.0
     min_samples: Count | None = None
     """Fewest attempts that a quantile needs; None = as many as leave one beyond it."""
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_limit_of_what_is_there(self) -> Watch:
@@ -100,11 +103,11 @@ class Release(Part):
     limit_factor: Positive | None = None
     for_s: Seconds = 0.0
     after_s: PositiveSeconds | None = None
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
 
 class _OfClasses(Part):
-    classes: tuple[Name, ...] = ()
+    classes: tuple[ClassName, ...] = ()
     """The classes it acts on; empty = all."""
 
 
@@ -119,7 +122,7 @@ class MaxTokens(_OfClasses):
 
     kind: Literal["max_tokens"] = "max_tokens"
     tokens: Count
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
 
 class Route(_OfClasses):
@@ -129,7 +132,7 @@ class Route(_OfClasses):
     """
 
     kind: Literal["route"] = "route"
-    to: Name
+    to: PoolName
 
 
 class Refuse(_OfClasses):
@@ -144,7 +147,7 @@ class Refuse(_OfClasses):
     """Only classes that are ``sheddable``."""
     status: Literal[429, 503] = 503
     retry_after_s: Seconds = 1.0
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
 
 class PauseAndCompact(Part):
@@ -165,7 +168,7 @@ class StartStandby(Part):
 
     kind: Literal["start_standby"] = "start_standby"
     ready_at_most_s: PositiveSeconds | None = None
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
 
 class ShrinkBatch(Part):
@@ -180,7 +183,7 @@ class ShrinkBatch(Part):
     max_num_batched_tokens: Count | None = None
     max_batch_size: Count | None = None
     max_queue_delay_s: Seconds | None = None
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _shrinks_something(self) -> ShrinkBatch:
@@ -221,8 +224,8 @@ class Breaker(Part):
     """
 
     name: Name
-    owner: str = ""
-    pool: Name | None = None
+    owner: Owner = ""
+    pool: PoolName | None = None
     tier: Count | None = None
     when: Watch
     for_s: Seconds = 0.0
@@ -230,7 +233,7 @@ class Breaker(Part):
     release: Release = Release()
     cool_down_s: Seconds = 0.0
     check_every_s: PositiveSeconds = 1.0
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _release_lies_on_the_other_side(self) -> Breaker:

@@ -10,12 +10,16 @@ from pydantic import Field, model_validator
 from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.hosts import Demand
 from capplan.scenario.part import (
+    Affects,
+    ClassName,
     Count,
     CountOrZero,
     Fraction,
     Name,
-    Origin,
+    Origins,
+    Owner,
     Part,
+    PoolName,
     Positive,
     PositiveSeconds,
     Quantile,
@@ -31,7 +35,7 @@ class Promises(Part):
     number that leaves ten samples beyond the quantile (see :meth:`samples_needed`).
     """
 
-    deadline_s: PositiveSeconds | None = None
+    deadline_s: Annotated[PositiveSeconds | None, Affects.TRAFFIC] = None
     """The caller leaves this long after the first intended start, s."""
     e2e_s: PositiveSeconds | None = None
     ttft_s: PositiveSeconds | None = None
@@ -46,7 +50,7 @@ class Promises(Part):
     """Least share of requests that succeed with every per-request promise held."""
     cost_usd_per_success: Positive | None = None
     min_samples: Count | None = None
-    origins: dict[str, Origin] = Field(default_factory=dict)
+    origins: Origins = Field(default_factory=dict)
 
     def samples_needed(self) -> int:
         """Return how many requests a verdict needs.
@@ -137,22 +141,22 @@ class RequestClass(Part):
     """Requests that share a purpose, promises and a pool."""
 
     name: Name
-    owner: str = ""
-    pool: Name | None = None
+    owner: Owner = ""
+    pool: Annotated[PoolName | None, Affects.SERVING] = None
     """The pool that serves the class; None = the scenario's first."""
-    model: Name | None = None
+    model: Annotated[Name | None, Affects.SERVING] = None
     """Which of its pool's ``models`` it needs; None = the first."""
     priority: int = 0
     """Lower is served first, as in vLLM's priority scheduling."""
     streaming: bool = True
-    sheddable: bool = False
+    sheddable: Annotated[bool, Affects.SERVING] = False
     """May be given up first when not everything can be served."""
-    allows_degraded: bool = False
+    allows_degraded: Annotated[bool, Affects.JUDGING] = False
     """Whether an answer that was cut, cheapened or rerouted by a breaker is a success."""
-    promises: Promises = Promises()
-    retry: Retry = Retry()
-    hedge: Hedge | None = None
-    poisoned_fraction: Fraction = 0.0
+    promises: Annotated[Promises, Affects.JUDGING] = Promises()
+    retry: Annotated[Retry, Affects.SERVING] = Retry()
+    hedge: Annotated[Hedge | None, Affects.SERVING] = None
+    poisoned_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
     """Share of its requests on which an engine fails, as often as they are tried; see
     ``pools[].batching.poison``."""
     share: Positive = 1.0
@@ -165,16 +169,16 @@ class RequestClass(Part):
     """Correlation of the logarithms of prompt and output length in drawn traffic."""
     prefix_tokens: CountOrZero = 0
     """Length of a prefix that all requests of one tenant share, tokens."""
-    cached_fraction: Fraction = 0.0
+    cached_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
     """Share of the prompt that a prefix-caching pool finds, where the trace has no ids of prefix
     blocks; whole KV blocks, never the whole prompt."""
-    response_cached_fraction: Fraction = 0.0
+    response_cached_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
     """Share of the requests that the gateway's response cache answers, where the trace has no ids
     of prefix blocks."""
     size: Size | None = None
     """Size of a request that is not made of tokens, in the unit of its pool's service law (audio
     seconds, megapixels, neighbours); None = its prompt tokens count."""
-    demand: Demand = Demand()
+    demand: Annotated[Demand, Affects.SERVING] = Demand()
     """What it takes of the host that its pool shares with others."""
 
     @model_validator(mode="after")
@@ -197,5 +201,5 @@ class Tenant(Part):
     share: Positive = 1.0
     sent_share: Positive | None = None
     """What it really sends, in drawn traffic; None = its share. More of it makes a noisy tenant."""
-    classes: tuple[Name, ...] = ()
+    classes: tuple[ClassName, ...] = ()
     """The classes it uses; empty = all."""

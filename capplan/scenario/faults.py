@@ -19,8 +19,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from capplan.scenario.part import (
     Count,
     CountOrZero,
-    Name,
+    HostName,
     Part,
+    PoolName,
     Positive,
     PositiveSeconds,
     Rate,
@@ -95,7 +96,7 @@ class ReplicaFault(Occurrence):
     With ``mtbf_s`` every replica has failures of its own, independent of the others'.
     """
 
-    pool: Name | None = None
+    pool: PoolName | None = None
     """None = the primary pool."""
     count: Count = 1
     """How many it strikes at once."""
@@ -179,8 +180,8 @@ class NodeLoss(Occurrence):
 
     fixed: ClassVar[str | None] = "down_s"
     kind: Literal["node_loss"] = "node_loss"
-    host: Name | None = None
-    pool: Name | None = None
+    host: HostName | None = None
+    pool: PoolName | None = None
     node: CountOrZero | None = None
     """None = the first, with ``mtbf_s`` each."""
     down_s: PositiveSeconds | None = None
@@ -204,7 +205,7 @@ class ModelReload(Occurrence):
     """
 
     kind: Literal["model_reload"] = "model_reload"
-    pool: Name | None = None
+    pool: PoolName | None = None
     count: Count | None = None
     """How many; None = all."""
     max_unavailable: Count = 1
@@ -234,7 +235,7 @@ class RouterBlind(Occurrence):
 
     fixed: ClassVar[str | None] = "for_s"
     kind: Literal["router_blind"] = "router_blind"
-    pool: Name | None = None
+    pool: PoolName | None = None
     for_s: PositiveSeconds | None = None
 
 

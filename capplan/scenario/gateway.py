@@ -10,16 +10,19 @@ from pydantic import Field, model_validator
 
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
+    ClassName,
     Count,
     CountOrZero,
     Fraction,
     Name,
     NonNegative,
+    Owner,
     Part,
     Positive,
     PositiveSeconds,
     Rate,
     Seconds,
+    TenantName,
 )
 
 
@@ -35,7 +38,7 @@ class ResponseCache(Part):
     Source: RFC 9111, "HTTP Caching", 2022, section 4.2 (freshness counts from when it was made).
     """
 
-    owner: str = ""
+    owner: Owner = ""
     capacity: Count | None = None
     ttl_s: PositiveSeconds | None = None
     lookup_s: Seconds = 0.0
@@ -74,9 +77,9 @@ class _Meter(Part):
     """
 
     name: Name
-    owner: str = ""
-    tenant: Name | None = None
-    request_class: Name | None = None
+    owner: Owner = ""
+    tenant: TenantName | None = None
+    request_class: ClassName | None = None
 
 
 class RequestLimit(_Meter):
@@ -135,8 +138,8 @@ class TenantQuota(Part):
     lendablePercent, borrowingLimitPercent.
     """
 
-    tenant: Name
-    owner: str = ""
+    tenant: TenantName
+    owner: Owner = ""
     concurrency: Count
     lendable_fraction: Fraction = 1.0
     borrowing_limit: CountOrZero | None = None
@@ -161,7 +164,7 @@ class Reserve(Part):
 
     priority: int
     concurrency: Count
-    owner: str = ""
+    owner: Owner = ""
 
 
 class GatewayRetryBudget(Part):
@@ -176,7 +179,7 @@ class GatewayRetryBudget(Part):
     21 (10 %, "overloaded; don't retry"); Twitter, Finagle, RetryBudget, 2016 (window 10 s).
     """
 
-    owner: str = ""
+    owner: Owner = ""
     retry_fraction: Fraction = 0.1
     min_retries_rps: NonNegative = 0.0
     window_s: PositiveSeconds = 10.0
@@ -192,7 +195,7 @@ class Accept(Part):
     Source: Linux, listen(2) (backlog: somaxconn, 4096); nginx, ngx_http_limit_conn_module.
     """
 
-    owner: str = ""
+    owner: Owner = ""
     rate_per_s: Rate | None = None
     backlog: CountOrZero = 4096
     max_open: Count | None = None
@@ -232,7 +235,7 @@ class Gateway(Part):
     youngest of those less urgent than itself. Who has been admitted is not displaced.
     """
 
-    owner: str = ""
+    owner: Owner = ""
     accept: Accept | None = None
     max_prompt_tokens: Count | None = None
     drop_final_retries: bool = False

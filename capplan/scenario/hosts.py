@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capplan.scenario.part import Name, NonNegative, Part, Positive
+from capplan.scenario.part import Name, NonNegative, Owner, Part, Positive
 
 RATES = ("compute_units", "io_bytes_per_s", "network_bytes_per_s")
 """Resources shared by time: too much demand makes everything that uses them slower."""
@@ -35,7 +35,7 @@ class Host(Part):
     """
 
     name: Name
-    owner: str = ""
+    owner: Owner = ""
     compute_units: Positive = 1.0
     io_bytes_per_s: Positive | None = None
     network_bytes_per_s: Positive | None = None

@@ -7,28 +7,23 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from capplan.scenario.part import (
+    ClassName,
     Count,
     CountOrZero,
     Fraction,
-    Name,
     NonNegative,
+    Owner,
     Part,
     Positive,
     PositiveSeconds,
     Quantile,
     Seconds,
+    TenantName,
 )
 
 Order = Literal[
     "fifo", "priority", "weighted_fair", "earliest_deadline", "shortest_prompt", "length_buckets"
 ]
-
-
-class Weight(Part):
-    """The weight of one tenant or class: with twice the weight of another, twice its share."""
-
-    name: Name
-    weight: Positive
 
 
 class FairShare(Part):
@@ -47,19 +42,10 @@ class FairShare(Part):
     """What is shared. ``tokens`` are those of the prompt and of the answer, as if its length were
     known on arrival; an engine that does not know it charges while it decodes (Sheng et al.,
     "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2)."""
-    tenants: tuple[Weight, ...] = ()
-    """Tenants whose weight is not 1."""
-    classes: tuple[Weight, ...] = ()
-    """Classes whose weight is not 1."""
-
-    @model_validator(mode="after")
-    def _one_weight_each(self) -> FairShare:
-        for field, weights in (("tenants", self.tenants), ("classes", self.classes)):
-            names = [entry.name for entry in weights]
-            if len(set(names)) < len(names):
-                msg = f"{field}: one weight each, got {', '.join(names)}"
-                raise ValueError(msg)
-        return self
+    tenants: dict[TenantName, Positive] = Field(default_factory=dict)
+    """Weights of tenants, by name; 1 where none is stated."""
+    classes: dict[ClassName, Positive] = Field(default_factory=dict)
+    """Weights of classes, by name; 1 where none is stated."""
 
 
 class LengthBuckets(Part):
@@ -93,7 +79,7 @@ class Network(Part):
     them open.
     """
 
-    owner: str = ""
+    owner: Owner = ""
     one_way_s: Seconds = 0.0
     handshake_s: Seconds = 0.0
     connections: Literal["long_lived", "fresh"] = "long_lived"
@@ -107,7 +93,7 @@ class Queue(Part):
     ``retry_after_s``); one that waited past the limit is *timed out*.
     """
 
-    owner: str = ""
+    owner: Owner = ""
     length: CountOrZero | None = None
     wait_limit_s: PositiveSeconds | None = None
     order: Order = "fifo"

@@ -1,18 +1,38 @@
-"""The base of everything that is configured from a file, and where each value comes from."""
+"""The base of everything that is configured from a file: types of fields, and what each affects."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Origin = Literal["promise", "measured", "default"]
-
 LEAST = 1e-300
 
 
-def _with_an_inverse(value: float) -> float:
-    """Refuse what is so small that one over it is not a number any more."""
+class Affects(StrEnum):
+    """What a field changes; a field without one has that of the field its part stands in."""
+
+    TRAFFIC = "traffic"
+    """Which requests are drawn, and when they come."""
+    SERVING = "serving"
+    """What happens to these requests."""
+    JUDGING = "judging"
+    """What is promised, budgeted, staged and counted."""
+    DESCRIBING = "describing"
+    """Names, owners and origins: no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refers:
+    """A field that holds the name of an entry of this list of the scenario."""
+
+    to: Literal["classes", "tenants", "pools", "hosts", "resource_pools"]
+
+
+def _invertible(value: float) -> float:
+    """Refuse a number so small that one over it overflows."""
     if value < LEAST:
         msg = f"input should be at least {LEAST:g}"
         raise ValueError(msg)
@@ -20,10 +40,8 @@ def _with_an_inverse(value: float) -> float:
 
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PositiveSeconds = Annotated[
-    float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_an_inverse)
-]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_with_an_inverse)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_invertible)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_invertible)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -31,6 +49,13 @@ Quantile = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=80)]
+ClassName = Annotated[Name, Refers("classes")]
+TenantName = Annotated[Name, Refers("tenants")]
+PoolName = Annotated[Name, Refers("pools")]
+HostName = Annotated[Name, Refers("hosts")]
+Owner = Annotated[str, Affects.DESCRIBING]
+Origin = Literal["promise", "measured", "default"]
+Origins = Annotated[dict[str, Origin], Affects.DESCRIBING]
 
 
 class Part(BaseModel):

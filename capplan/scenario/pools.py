@@ -11,7 +11,18 @@ from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
 from capplan.scenario.batching import Batching, ContinuousBatching
 from capplan.scenario.hosts import RATES
 from capplan.scenario.layers import Queue, Router
-from capplan.scenario.part import Count, Fraction, Name, Part, Positive, Rate, Seconds
+from capplan.scenario.part import (
+    Count,
+    Fraction,
+    HostName,
+    Name,
+    Owner,
+    Part,
+    Positive,
+    Rate,
+    Refers,
+    Seconds,
+)
 from capplan.scenario.step_times import StepTime
 
 if TYPE_CHECKING:
@@ -70,7 +81,7 @@ class Pool(Part):
     """Replicas of one model, or of the same few, behind one service queue."""
 
     name: Name
-    owner: str = ""
+    owner: Owner = ""
     replicas: Count = 1
     model: str | None = None
     """In the catalogue, or the path of a ``config.json`` or of a YAML file of the fields of
@@ -93,7 +104,7 @@ class Pool(Part):
     queue: Queue = Queue()
     router: Router = Router()
     batching: Batching
-    hosts: tuple[Name, ...] = ()
+    hosts: tuple[HostName, ...] = ()
     """The hosts it shares with other pools, replica i on the i-th in turn; empty = its own."""
     price_usd_per_accelerator_hour: Rate | None = None
     """None = the catalogue's price of the accelerator, or unknown without one."""
@@ -112,7 +123,7 @@ class Pool(Part):
     """Replicas kept warm beside those in service."""
     autoscaler: Autoscaler | None = None
     """What changes the number of replicas while a run goes on; None = it stays."""
-    resource_pool: Name | None = None
+    resource_pool: Annotated[Name, Refers("resource_pools")] | None = None
     """The accelerators that it shares with others; None = as many as it asks for."""
 
     @model_validator(mode="after")

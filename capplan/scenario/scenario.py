@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from capplan.scenario.autoscaling import ResourcePool
-from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.breaker_rules import mistakes
 from capplan.scenario.breakers import Breaker
 from capplan.scenario.classes import RequestClass, Tenant
-from capplan.scenario.faults import Fault, GeneratorLimit, NodeLoss
+from capplan.scenario.faults import Fault, GeneratorLimit
+from capplan.scenario.fields import refers_to, walk
 from capplan.scenario.gateway import Gateway
 from capplan.scenario.hosts import Host
-from capplan.scenario.layers import BudgetRule, Network, Queue
-from capplan.scenario.part import Count, Name, Part, Seconds
+from capplan.scenario.layers import BudgetRule, Network
+from capplan.scenario.part import Affects, ClassName, Count, Name, Part, Seconds
 from capplan.scenario.placement import misplaced, overfull, without_rate
 from capplan.scenario.pools import Pool
 from capplan.scenario.shapes import ClosedLoop
 from capplan.scenario.stage_plan import StagePlan
-from capplan.scenario.traffic import LongOutputs, Traffic
+from capplan.scenario.traffic import Traffic
 
 
 class Scenario(Part):
@@ -32,31 +32,31 @@ class Scenario(Part):
     of the primary pool (that of the default class).
     """
 
-    name: Name
-    description: str = ""
-    requests: Count | None = None
-    replicas: Count | None = None
-    warmup_s: Seconds = 0.0
+    name: Annotated[Name, Affects.DESCRIBING]
+    description: Annotated[str, Affects.DESCRIBING] = ""
+    requests: Annotated[Count | None, Affects.TRAFFIC] = None
+    replicas: Annotated[Count | None, Affects.SERVING] = None
+    warmup_s: Annotated[Seconds, Affects.JUDGING] = 0.0
     """Requests that start earlier are simulated but not judged, s."""
-    drain_s: Seconds = 600.0
+    drain_s: Annotated[Seconds, Affects.JUDGING] = 600.0
     """How long after the last arrival the run waits for what is in flight, s."""
-    default_class: Name | None = None
+    default_class: Annotated[ClassName | None, Affects.TRAFFIC] = None
     """Class of requests whose trace names none; None = the first class."""
-    classes: Annotated[tuple[RequestClass, ...], Field(min_length=1)]
-    tenants: tuple[Tenant, ...] = (Tenant(name="all"),)
-    traffic: Traffic
-    network: Network = Network()
-    gateway: Gateway = Gateway()
-    pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
-    resource_pools: tuple[ResourcePool, ...] = ()
+    classes: Annotated[tuple[RequestClass, ...], Field(min_length=1), Affects.TRAFFIC]
+    tenants: Annotated[tuple[Tenant, ...], Affects.TRAFFIC] = (Tenant(name="all"),)
+    traffic: Annotated[Traffic, Affects.TRAFFIC]
+    network: Annotated[Network, Affects.SERVING] = Network()
+    gateway: Annotated[Gateway, Affects.SERVING] = Gateway()
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1), Affects.SERVING]
+    resource_pools: Annotated[tuple[ResourcePool, ...], Affects.SERVING] = ()
     """Accelerators that pools share; see ``pools[].resource_pool``."""
-    hosts: tuple[Host, ...] = ()
+    hosts: Annotated[tuple[Host, ...], Affects.SERVING] = ()
     """Machines that pools share; see ``pools[].hosts`` and ``classes[].demand``."""
-    faults: tuple[Fault, ...] = ()
-    breakers: tuple[Breaker, ...] = ()
+    faults: Annotated[tuple[Fault, ...], Affects.SERVING] = ()
+    breakers: Annotated[tuple[Breaker, ...], Affects.SERVING] = ()
     """Protective rules. A file may name bundled ones: ``tiered-default``."""
-    budget: BudgetRule = BudgetRule()
-    stages: StagePlan = StagePlan()
+    budget: Annotated[BudgetRule, Affects.JUDGING] = BudgetRule()
+    stages: Annotated[StagePlan, Affects.JUDGING] = StagePlan()
 
     @model_validator(mode="after")
     def _names_exist_once(self) -> Scenario:
@@ -68,10 +68,15 @@ class Scenario(Part):
             if twice := sorted(name for name, n in names.items() if n > 1):
                 msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
                 raise ValueError(msg)
-        for field, name, known in references(self):
-            if name is not None and name not in known:
-                msg = f"{field}: {name!r} is none of {', '.join(sorted(known)) or 'nothing'}"
-                raise ValueError(msg)
+        for path, declared, value in walk(self):
+            if value and (entries := refers_to(declared)):
+                known = [part.name for part in getattr(self, entries)]
+                for name in (value,) if isinstance(value, str) else value:
+                    _check_known(path, name, known)
+        for c in self.classes:
+            if c.model is not None:
+                models = [m.name for m in self.pool_of(c.name).models]
+                _check_known(f"classes.{c.name}.model", c.model, models)
         return self
 
     @model_validator(mode="after")
@@ -154,95 +159,7 @@ class Scenario(Part):
         return self.request_class(request_class).model or (models[0].name if models else "")
 
 
-Reference = tuple[str, str | None, Collection[str]]
-"""A field, the name that stands there (None = none does), and the names it may be."""
-
-
-def references(scenario: Scenario) -> Iterator[Reference]:
-    """Yield everything that a scenario refers to by name, existing or not."""
-    yield from _of_classes(scenario)
-    yield from _of_pools(scenario)
-    yield from _of_troubles(scenario)
-    yield from _of_traffic(scenario)
-    yield from _of_gateway(scenario)
-    yield from _of_queues(scenario)
-
-
-def _of_classes(scenario: Scenario) -> Iterator[Reference]:
-    pools = {p.name for p in scenario.pools}
-    yield "default_class", scenario.default_class, _classes(scenario)
-    for c in scenario.classes:
-        yield f"classes.{c.name}.pool", c.pool, pools
-        if c.pool is None or c.pool in pools:
-            models = {m.name for m in scenario.pool_of(c.name).models}
-            yield f"classes.{c.name}.model", c.model, models
-
-
-def _of_pools(scenario: Scenario) -> Iterator[Reference]:
-    hosts = {h.name for h in scenario.hosts}
-    shared = {r.name for r in scenario.resource_pools}
-    for pool in scenario.pools:
-        for host in pool.hosts:
-            yield f"pools.{pool.name}.hosts", host, hosts
-        yield f"pools.{pool.name}.resource_pool", pool.resource_pool, shared
-        if isinstance(pool.batching, ContinuousBatching):
-            for name in (name for r in pool.batching.reserved for name in r.classes):
-                yield f"pools.{pool.name}.batching.reserved", name, _classes(scenario)
-
-
-def _of_troubles(scenario: Scenario) -> Iterator[Reference]:
-    pools = {p.name for p in scenario.pools}
-    hosts = {h.name for h in scenario.hosts}
-    for fault in scenario.faults:
-        yield "faults.pool", getattr(fault, "pool", None), pools
-        if isinstance(fault, NodeLoss):
-            yield "faults.host", fault.host, hosts
-    yield "stages.failed_pool", scenario.stages.failed_pool, pools
-
-
-def _of_traffic(scenario: Scenario) -> Iterator[Reference]:
-    classes, traffic = _classes(scenario), scenario.traffic
-    for rule in traffic.rules:
-        yield "traffic.rules", rule.request_class, classes
-    for change in traffic.mix:
-        yield "traffic.mix", change.request_class, classes
-    for one in traffic.perturbations:
-        if isinstance(one, LongOutputs):
-            yield "traffic.perturbations", one.request_class, classes
-    for tenant in scenario.tenants:
-        for name in tenant.classes:
-            yield f"tenants.{tenant.name}.classes", name, classes
-
-
-def _of_gateway(scenario: Scenario) -> Iterator[Reference]:
-    classes, tenants = _classes(scenario), _tenants(scenario)
-    gateway = scenario.gateway
-    for field in ("allowances", "rate_limits", "token_limits"):
-        for meter in getattr(gateway, field):
-            path = f"gateway.{field}.{meter.name}"
-            yield f"{path}.request_class", meter.request_class, classes
-            yield f"{path}.tenant", meter.tenant, tenants
-    for quota in gateway.quotas:
-        yield "gateway.quotas", quota.tenant, tenants
-
-
-def _of_queues(scenario: Scenario) -> Iterator[Reference]:
-    for path, queue in (("gateway.queue", scenario.gateway.queue), *_queues(scenario.pools)):
-        for weight in queue.fair.tenants:
-            yield f"{path}.fair", weight.name, _tenants(scenario)
-        for weight in queue.fair.classes:
-            yield f"{path}.fair", weight.name, _classes(scenario)
-
-
-def _queues(pools: Iterable[Pool]) -> Iterator[tuple[str, Queue]]:
-    for pool in pools:
-        yield f"pools.{pool.name}.queue", pool.queue
-        yield f"pools.{pool.name}.batching.scheduler", pool.batching.scheduler
-
-
-def _classes(scenario: Scenario) -> set[str]:
-    return {c.name for c in scenario.classes}
-
-
-def _tenants(scenario: Scenario) -> set[str]:
-    return {t.name for t in scenario.tenants}
+def _check_known(path: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        msg = f"{path}: one of {', '.join(sorted(known)) or 'nothing'}, got {name!r}"
+        raise ValueError(msg)

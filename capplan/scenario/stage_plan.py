@@ -10,8 +10,8 @@ from capplan.scenario.part import (
     Count,
     CountOrZero,
     Fraction,
-    Name,
     Part,
+    PoolName,
     PositiveSeconds,
     Rate,
     Seconds,
@@ -84,7 +84,7 @@ class StagePlan(Part):
     failure: FailureKind = "crash"
     """What goes wrong in the failure stage. Where the scenario has a fault of that kind, it is that
     one at another moment."""
-    failed_pool: Name | None = None
+    failed_pool: PoolName | None = None
     """The pool in which something goes wrong; None = the primary one."""
     down_s: PositiveSeconds | None = None
     """How long it lasts; None = the pool's cold start, or ``step_s``."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from capplan.scenario.part import (
+    ClassName,
     CountOrZero,
     Fraction,
     Name,
@@ -74,7 +75,7 @@ class ClassRule(Part):
     in the trace; the first matching rule wins.
     """
 
-    request_class: Name
+    request_class: ClassName
     trace_class: str | None = None
     tenant: Name | None = None
     min_prompt_tokens: int | None = None
@@ -89,7 +90,7 @@ class MixChange(Part):
     Classes that switch at different times are a staggered switch.
     """
 
-    request_class: Name
+    request_class: ClassName
     at_s: Seconds
     share: NonNegative
     over_s: Seconds = 0.0
@@ -125,7 +126,7 @@ class LongOutputs(Part):
     fraction: Fraction = 0.05
     above_tokens: CountOrZero = 5000
     max_tokens: Annotated[int, Field(ge=1)] = 8000
-    request_class: Name | None = None
+    request_class: ClassName | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> LongOutputs:

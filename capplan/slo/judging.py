@@ -10,13 +10,15 @@ import pandas as pd
 
 from capplan.results import RunResult, per_request
 from capplan.scenario import Scenario
+from capplan.scenario.fields import effect_of
+from capplan.scenario.part import Affects, Part
 from capplan.slo.mechanisms import mechanism_reasons
 from capplan.slo.promises import Judged, promise_reasons
 from capplan.statistics import quantiles
 from capplan.verdict import PRECEDENCE, Reason, Scope, Verdict
 
-NOT_ASKED = ("name", "description", "requests", "warmup_s", "drain_s", "budget", "stages")
-"""Fields of a scenario that a verdict does not depend on, or that only its reading changes."""
+NOT_JUDGED = (Affects.JUDGING, Affects.DESCRIBING)
+"""What a field may affect without making another service or load of it."""
 
 
 def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = None) -> Verdict:
@@ -79,14 +81,20 @@ def _differences(ran: Scenario, asked: Scenario) -> list[str]:
     if ran is asked:
         return []
     one, two = _behaviour(ran), _behaviour(asked)
-    return sorted(name for name in one if one[name] != two[name])
+    return sorted(name for name in one if one[name] != two[name] and name != "requests")
 
 
-def _behaviour(scenario: Scenario) -> dict[str, Any]:
-    data = scenario.model_dump(exclude=set(NOT_ASKED))
-    for entry in data["classes"]:
-        del entry["promises"], entry["owner"]
-    return data
+def _behaviour(part: Any) -> Any:
+    """Return what a part says of the service and its load, as plain values."""
+    if isinstance(part, tuple):
+        return [_behaviour(entry) for entry in part]
+    if not isinstance(part, Part):
+        return part
+    return {
+        name: _behaviour(getattr(part, name))
+        for name, field in type(part).model_fields.items()
+        if effect_of(field) not in NOT_JUDGED
+    }
 
 
 def scope_of(runs: Sequence[RunResult], tables: Sequence[pd.DataFrame]) -> Scope:

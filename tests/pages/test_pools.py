@@ -58,7 +58,7 @@ def test_a_pool_alone_loses_the_weights_faults_and_places_of_others():
         "gateway.token_limits": [],
         "pools.labelling.queue": {
             "order": "weighted_fair",
-            "fair": {"tenants": [{"name": "web-shop", "weight": 2.0}]},
+            "fair": {"tenants": {"web-shop": 2.0, "engineering": 3.0}},
         },
         "pools.labelling.standby": {"replicas": 1, "ready": {"kind": "fixed", "seconds": 1.0}},
         "faults": [{"at_s": 1.0}, {"kind": "generator_limit", "at_s": 1.0, "rate_rps": 9.0}],
@@ -67,7 +67,7 @@ def test_a_pool_alone_loses_the_weights_faults_and_places_of_others():
     page = pages.open_page("protected-chat", seed=1)
     scenario = with_values(page.scenario, changes)
     alone = pages.pools.scenario_of_pool(scenario, "labelling", trace=page.draw(), warmup_s=0.0)
-    assert alone.pools[0].queue.fair.tenants == ()
+    assert alone.pools[0].queue.fair.tenants == {"engineering": 3.0}
     assert [fault.kind for fault in alone.faults] == ["generator_limit"]
     assert alone.pools[0].standby is None
 

@@ -53,7 +53,7 @@ def test_values_are_set_by_name_and_by_index(benchmark_scenario):
         ({"traffic.shape": {}}, "traffic.shape: a field 'kind', which says what it is, got {}"),
         ({"replicas": "three"}, "pools.llm.replicas: input should be a valid integer, got 'three'"),
         ({"traffic.shape": {"kind": "replay"}}, "shape replay needs a trace"),
-        ({"default_class": "x"}, "default_class: 'x' is none of benchmark"),
+        ({"default_class": "x"}, "default_class: one of benchmark, got 'x'"),
         ({"pools": 3}, "pools: input should be a valid array, got 3"),
         ({"pools": []}, "pools"),
         ({"gateway.overhead_s": float("nan")}, "gateway.overhead_s"),

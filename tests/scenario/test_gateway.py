@@ -32,11 +32,11 @@ def _base():
         ),
         (
             {"gateway.rate_limits": [LIMIT | {"tenant": "x"}]},
-            "gateway.rate_limits.a.tenant: 'x' is none of all",
+            "gateway.rate_limits.a.tenant: one of all, got 'x'",
         ),
         (
             {"gateway.rate_limits": [LIMIT | {"request_class": "x"}]},
-            "gateway.rate_limits.a.request_class: 'x' is none of benchmark",
+            "gateway.rate_limits.a.request_class: one of benchmark, got 'x'",
         ),
         (
             {"gateway.rate_limits": [LIMIT], "gateway.token_limits": [TOKENS]},
@@ -54,7 +54,10 @@ def _base():
             {"gateway.allowances": [{"name": "m", "tokens": 1, "period_s": 0}]},
             "gateway.allowances.m.period_s: input should be greater than 0",
         ),
-        ({"gateway.quotas": [QUOTAS[0] | {"tenant": "x"}]}, "gateway.quotas: 'x' is none of all"),
+        (
+            {"gateway.quotas": [QUOTAS[0] | {"tenant": "x"}]},
+            "gateway.quotas.0.tenant: one of all, got 'x'",
+        ),
         ({"gateway.quotas": QUOTAS * 2}, "quotas: tenants must differ, all stands more than once"),
         (
             {"gateway.quotas": QUOTAS, "gateway.concurrency": None},

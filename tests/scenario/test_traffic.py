@@ -32,7 +32,11 @@ def test_every_shape_survives_a_file(chat, shape, tmp_path):
     [
         ("traffic.mix", [{"request_class": "nobody", "at_s": 0.0, "share": 1.0}], "nobody"),
         ("traffic.mix", [{"request_class": "chat", "at_s": 0.0, "share": 1.0}], "replay draws no"),
-        ("traffic.perturbations", [{"kind": "long_outputs", "request_class": "x"}], "'x' is none"),
+        (
+            "traffic.perturbations",
+            [{"kind": "long_outputs", "request_class": "x"}],
+            "one of assistant, batch, chat, got 'x'",
+        ),
         ("traffic.perturbations", [{"kind": "bursts", "burst_s": 9.0, "every_s": 3.0}], "burst_s"),
         ("traffic.perturbations", [{"kind": "long_outputs", "max_tokens": 1}], "max_tokens"),
         ("traffic.shape", {"kind": "calendar", "rate_rps": 1.0, "hours": [1.0]}, "hours"),

@@ -477,7 +477,7 @@ BAD = [
     ),
     ({"autoscaler": scaler(least=2, of=EXTERNAL, event_driven={"idle_replicas": 1})}, "be 0"),
     ({"autoscaler": scaler(), "lifecycle": None}, "needs lifecycle, cold_start_s or model_load"),
-    ({"resource_pool": "rack"}, "'rack' is none of nothing"),
+    ({"resource_pool": "rack"}, "one of nothing, got 'rack'"),
     ({"standby": {"replicas": 1, "ready": {"kind": "lognormal", "p50_s": 3.0, "p95_s": 2.0}}},
      "p50_s <= p95_s must hold"),
 ]  # fmt: skip

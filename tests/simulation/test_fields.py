@@ -278,8 +278,8 @@ CHANGES = {
     FairShare: {
         "by": (f"{LLM}.scheduler.fair.by", "class"),
         "cost": (f"{LLM}.scheduler.fair.cost", "requests"),
-        "tenants": (f"{LLM}.scheduler.fair.tenants", [{"name": "b", "weight": 9.0}]),
-        "classes": (f"{LLM}.scheduler.fair.classes", [{"name": "urgent", "weight": 9.0}]),
+        "tenants": (f"{LLM}.scheduler.fair.tenants", {"b": 9.0}),
+        "classes": (f"{LLM}.scheduler.fair.classes", {"urgent": 9.0}),
     },
     LengthBuckets: {
         "bounds_tokens": (f"{LLM}.scheduler.buckets.bounds_tokens", [50]),

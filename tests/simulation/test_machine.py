@@ -246,5 +246,5 @@ def test_memory_counts_the_replicas_that_stand_on_the_host(build):
 
 
 def test_a_pool_stands_on_a_host_that_exists(build):
-    with pytest.raises(DataError, match=r"pools\.a\.hosts: 'x' is none of h"):
+    with pytest.raises(DataError, match=r"pools\.a\.hosts: one of h, got 'x'"):
         shared(build, [("a", "a", ALL)], [one_at_a_time("a", 1, host="x")])

@@ -132,7 +132,7 @@ def test_weights_that_are_evicted_take_their_prefix_cache_along(build, trace_of)
     [
         ({"pool": {"model": "m"}}, "model and models exclude each other"),
         ({"names": ("x", "x")}, "models: names must differ, got x, x"),
-        ({"needs": "q"}, "classes.chat.model: 'q' is none of x, y"),
+        ({"needs": "q"}, "classes.chat.model: one of x, y, got 'q'"),
     ],
 )
 def test_models_that_cannot_be_say_why(build, fields, told):

@@ -39,15 +39,30 @@ def test_the_result_does_not_depend_on_the_number_of_jobs(scenario):
     assert one.inputs.run_id == two.inputs.run_id
 
 
-def test_points_share_the_crowd(scenario):
+def test_points_share_the_requests(scenario):
     swept = sweep(scenario, {"gateway.overhead_s": [0.0, 0.25]}, seed=1)
     e2e_s = swept.frame["e2e_mean_s"]
     assert e2e_s[1] - e2e_s[0] == pytest.approx(0.25, abs=1e-9)
-    crowd = draw(scenario, seed=1)
-    assert swept.inputs.trace.rows == len(crowd)
+    assert swept.inputs.trace.rows == len(draw(scenario, seed=1))
 
 
-def test_a_varied_crowd_is_drawn_for_each_point(scenario):
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("breakers", ["tiered-default", []]),
+        ("resource_pools", [[], [{"name": "rack", "accelerators": 4}]]),
+        ("hosts", [[], [{"name": "machine"}]]),
+        ("classes.benchmark.retry.max_attempts", [1, 2]),
+        ("classes.benchmark.promises.ttft_s", [1.0, 2.0]),
+    ],
+)
+def test_points_share_the_requests_unless_a_field_affects_the_traffic(scenario, field, values):
+    swept = sweep(scenario, {field: values}, seed=1)
+    assert swept.inputs.trace is not None
+    assert len(set(swept.frame["duration_s"])) == 1
+
+
+def test_requests_are_drawn_for_each_point_where_a_field_affects_the_traffic(scenario):
     swept = sweep(scenario, {"requests": [20, 40]})
     assert list(swept.frame["offered"]) == [20, 40]
     per_replica = sweep(scenario, {"replicas": [1, 2]})
