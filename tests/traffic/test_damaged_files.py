@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from capplan.schema import DataError
-from capplan.traffic.readers import FORMATS, delimited, read_trace, values
+from capplan.traffic.readers import FORMATS, read_trace, tabular, values
 from capplan.traffic.trace import Trace
 
 PLAIN = "arrival_s,prompt_tokens,output_tokens\n"
@@ -433,7 +433,7 @@ def test_the_quick_parser_and_line_by_line_reading_agree(tmp_path, rows):
     path = written(tmp_path / "t.csv", text)
     with pytest.MonkeyPatch.context() as patch:
         quick = outcome(path)
-        patch.setattr(delimited, "_fast", lambda *_: None)
+        patch.setattr(tabular, "_fast", lambda *_: None)
         patch.setattr(values, "_cast_all", lambda _: None)
         slow = outcome(path)
     assert quick == slow

@@ -427,7 +427,7 @@ def test_well_known_names_are_taken_and_said(tmp_path):
         (PLAIN + "1,1,1\n", {"units": {"arrival_s": "h"}}, "units: s, ms, us or ns"),
         ("arrival_s,prompt_tokens,prompt_tokens,output_tokens\n1,1,1,1\n", {}, "each column once"),
         (PLAIN + "1,1,1\n", {"format": "azure"}, "a file of format azure"),
-        (AZURE.strip() + "," + VIDUR + "1,1,1,1,1,1\n", {}, "format: columns of one format"),
+        (AZURE.strip() + "," + VIDUR + "1,1,1,1,1,1\n", {}, "format: content of one format"),
         (PLAIN + "1,1,1\n", {"format": "parquet"}, "a file of format parquet"),
         (PLAIN + "1,1,1\n", {"format": "mooncake"}, "a file of format mooncake"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from capplan.traffic.readers.detect import FORMATS
-from capplan.traffic.readers.read import read_trace
+from capplan.traffic.readers.read import FORMATS, read_trace
 
 __all__ = ["FORMATS", "read_trace"]

@@ -1,4 +1,4 @@
-"""From raw batches to a trace: each row is judged once, and the ledger keeps the books."""
+"""From raw batches to a trace: each row is checked once and counted in the ledger."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from capplan.traffic.ledger import REASONS, Ledger
 from capplan.traffic.readers import times as t
 from capplan.traffic.readers import values as v
 from capplan.traffic.readers.layouts import Layout
-from capplan.traffic.readers.raw import RawBatch
-from capplan.traffic.readers.spread import spread_times
+from capplan.traffic.readers.values import RawBatch
 from capplan.traffic.trace import Trace, from_frame
 
 LABELS = ("request_id", "request_class", "tenant", "session")
@@ -44,7 +43,7 @@ class Cleaner:
         self._sizes: list[int] = []
 
     def add(self, batch: RawBatch) -> None:
-        """Judge the rows of a batch and keep the good ones."""
+        """Check the rows of a batch and keep the usable ones."""
         self.read += batch.rows + sum(batch.lost.values())
         self.dropped.update(batch.lost)
         if not batch.rows:
@@ -53,14 +52,14 @@ class Cleaner:
         prompt = v.token_counts(batch.columns["prompt_tokens"])
         output = v.token_counts(batch.columns["output_tokens"])
         self._count("thousands_separator", prompt.grouped + output.grouped)
-        alive = self._judge(batch, times, prompt, output)
+        alive = self._usable(batch, times, prompt, output)
         part = {"prompt_tokens": prompt.data[alive], "output_tokens": output.data[alive]}
         part |= self._optional(batch, alive)
         self._times.append(times.keep(alive))
         self._parts.append(part)
         self._sizes.append(int(alive.sum()))
 
-    def _judge(self, batch: RawBatch, times: t.Times, prompt: v.Parsed, output: v.Parsed) -> Mask:
+    def _usable(self, batch: RawBatch, times: t.Times, prompt: v.Parsed, output: v.Parsed) -> Mask:
         alive = np.ones(batch.rows, np.bool_)
 
         def drop(reason: str, mask: Mask) -> None:
@@ -125,7 +124,7 @@ class Cleaner:
         Raises
         ------
         DataError
-            When no row is left; the message has the ledger's reasons.
+            If no row is left; the message lists the reasons.
         """
         self._need_rows(sum(self._sizes))
         arrivals = self._arrivals()
@@ -139,9 +138,9 @@ class Cleaner:
         ordered = from_frame(table, source=self.path.name)
         frame = ordered.frame
         if not self.layout.exact_times or spread not in (None, False):
-            frame, said = spread_times(frame, spread=spread, seed=seed)
-            notes += [said] if said else []
-            self._count("times_spread", len(frame) if said else 0)
+            frame, note = t.spread_times(frame, spread=spread, seed=seed)
+            notes += [note] if note else []
+            self._count("times_spread", len(frame) if note else 0)
         return replace(
             ordered,
             frame=frame,
@@ -173,7 +172,7 @@ class Cleaner:
         value = f"{counted(self.read, 'row')}, dropped: {why}" if self.read else "0 rows"
         raise DataError("at least one usable request", where=self.path, value=value)
 
-    def _arrivals(self) -> t.Arrivals:
+    def _arrivals(self) -> t.ArrivalTimes:
         times = t.joined([part for part in self._times if len(part.kind)])
         self._times.clear()
         unit = self.layout.units.get("arrival_s")

@@ -31,20 +31,20 @@ def checksum(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Stream]:
+def opened(path: Path) -> Iterator[ByteStream]:
     """Open a file for reading, decompressed; a byte order mark of UTF-8 is skipped.
 
     Raises
     ------
     DataError
-        When the file is absent, cannot be read, is cut inside its compression, or is UTF-16.
+        If the file is absent, unreadable, incomplete in its compression, or UTF-16.
     """
     try:
         with path.open("rb") as raw, _decompressed(raw) as stream:
             head = stream.read(3)
             if head[:2] in _UTF16:
                 raise DataError("UTF-8 text", where=path, value="UTF-16")
-            yield Stream(b"" if head == _BOM else head, stream)
+            yield ByteStream(b"" if head == _BOM else head, stream)
     except DataError:
         raise
     except FileNotFoundError as err:
@@ -81,7 +81,7 @@ def _decompressed(raw: IO[bytes]) -> Iterator[Any]:
         yield raw
 
 
-class Stream:
+class ByteStream:
     """A stream with its first bytes put back; reads only."""
 
     def __init__(self, head: bytes, stream: Any) -> None:
@@ -89,7 +89,7 @@ class Stream:
         self._stream = stream
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes, as many as there are."""
+        """Return up to ``size`` bytes."""
         parts = [self._head if size < 0 else self._head[:size]]
         self._head = self._head[len(parts[0]) :]
         left = size - len(parts[0])
@@ -117,8 +117,8 @@ def line_count(block: bytes) -> int:
     return block.count(b"\n") + (not block.endswith(b"\n"))
 
 
-def blocks(stream: Stream, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
-    r"""Yield the stream in blocks that end with a line end (the last one perhaps not).
+def blocks(stream: ByteStream, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    r"""Yield the stream in blocks that end with a line end, except perhaps the last.
 
     Lines end with ``\n`` or ``\r\n``; a file whose lines end with a lone ``\r`` is one line.
     """

@@ -1,7 +1,7 @@
-"""Which column of a file is which of ours, for every format that is a table.
+"""How the columns of a file map to ours: the published tables, and tables with plain names.
 
 Sources: column names as in the headers of the published files — Azure/AzurePublicDataset (2023,
-2024), HPMLL/BurstGPT, Mutinifni/splitwise-sim, microsoft/vidur, kvcache-ai/Mooncake (FAST'25).
+2024), HPMLL/BurstGPT, Mutinifni/splitwise-sim, microsoft/vidur.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Layout:
     prefix_block_tokens
         Tokens in a prefix block.
     duration_s
-        Observation window, where the format knows it.
+        Observation window, if the format states it.
+    also_required
+        Columns of ours, beside the required ones, without which a file is not of this format.
     notes
         Sentences about what the mapping assumes.
     """
@@ -45,7 +47,21 @@ class Layout:
     prefix_block_tokens: int | None = None
     duration_s: float | None = None
     notes: tuple[str, ...] = ()
+    also_required: tuple[str, ...] = ()
 
+    def required(self) -> set[str]:
+        """Return the columns of the file without which it is not of this format."""
+        return {self.columns[ours] for ours in (*REQUIRED, *self.also_required)}
+
+    def among(self, columns: Sequence[str]) -> Layout | None:
+        """Return the layout of the columns that a file has; None if it lacks a required one."""
+        if not self.required() <= set(columns):
+            return None
+        present = {ours: theirs for ours, theirs in self.columns.items() if theirs in columns}
+        return replace(self, columns=present)
+
+
+REQUIRED = tuple(c.name for c in TRACE if c.required)
 
 AZURE = Layout(
     format="azure",
@@ -69,7 +85,7 @@ BURSTGPT = Layout(
     units={"arrival_s": "s"},
     zero_reason="failed",
     notes=(
-        "The model called stands as the tenant and the log type as the class.",
+        "The model called is read as the tenant, the log type as the class.",
         "A row with no tokens is a failed request of the source.",
     ),
 )
@@ -94,21 +110,9 @@ VIDUR = Layout(
     },
     exact_times=True,
 )
-MOONCAKE = Layout(
-    format="mooncake",
-    columns={
-        "arrival_s": "timestamp",
-        "prompt_tokens": "input_length",
-        "output_tokens": "output_length",
-        "prefix_blocks": "hash_ids",
-    },
-    units={"arrival_s": "ms"},
-    prefix_block_tokens=512,
-)
-CSV_LAYOUTS = (AZURE, BURSTGPT, SPLITWISE, VIDUR)
-OPTIONAL = frozenset({"tenant", "session", "observed_e2e_s", "request_class", "request_id"})
+TABLE_LAYOUTS = {layout.format: layout for layout in (AZURE, BURSTGPT, SPLITWISE, VIDUR)}
+"""The published tables by format. A new one is a :class:`Layout` here."""
 
-REQUIRED = tuple(c.name for c in TRACE if c.required)
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "arrival_s": (
         "arrival_s", "arrival", "arrival_time", "arrived_at", "intended_start_s", "sent_s",
@@ -138,39 +142,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 """Names under which plain tables hold our columns, our own name first."""
 
 
-def known_layout(columns: Sequence[str], *, name: str | None = None) -> Layout | None:
-    """Return the layout of a published CSV whose header this is, or None.
-
-    Parameters
-    ----------
-    columns
-        Names in the header.
-    name
-        The only format to look for; None: any.
-
-    Raises
-    ------
-    DataError
-        When the header fits several formats.
-    """
-    fitting = [
-        layout
-        for layout in CSV_LAYOUTS
-        if name in (None, layout.format) and _needed(layout) <= set(columns)
-    ]
-    if len(fitting) > 1:
-        found = ", ".join(layout.format for layout in fitting)
-        raise DataError("columns of one format; name it", field="format", value=found)
-    for layout in fitting:
-        present = {o: t for o, t in layout.columns.items() if t in columns}
-        return replace(layout, columns=present)
-    return None
-
-
-def _needed(layout: Layout) -> set[str]:
-    return {theirs for ours, theirs in layout.columns.items() if ours not in OPTIONAL}
-
-
 def plain_layout(
     columns: Sequence[str],
     *,
@@ -181,15 +152,15 @@ def plain_layout(
 ) -> Layout:
     """Return the layout of a table with named columns.
 
-    Our own names are taken as they are, then ``mapping`` (ours → theirs), then well-known names
-    of others, which the notes list.
+    Our own names are taken as they are, then ``mapping`` (ours → theirs), then the well-known names
+    of :data:`ALIASES`, which the notes list.
 
     Raises
     ------
     DataError
-        When a required column is not there, a name fits two columns, or a column occurs twice.
+        If a required column is absent, a name fits two columns, or a column occurs twice.
     """
-    check_names(mapping, units, where)
+    _check_names(mapping, units, where)
     found: dict[str, str] = dict(mapping or {})
     absent = [theirs for theirs in found.values() if theirs not in columns]
     if absent:
@@ -220,10 +191,10 @@ def plain_layout(
     )
 
 
-def check_names(
+def _check_names(
     mapping: Mapping[str, str] | None, units: Mapping[str, str] | None, where: str
 ) -> None:
-    """Check that ``mapping`` and ``units`` speak of columns of ours and of known units."""
+    """Check that the keys of ``mapping`` and ``units`` are our columns, and the units known."""
     ours = names(TRACE)
     for field_name, table in (("mapping", mapping), ("units", units)):
         for key in table or {}:

@@ -1,46 +1,38 @@
-"""The one way in: :func:`read_trace`."""
+"""Reading a trace file of any format: :func:`read_trace`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import tarfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from capplan.schema import DataError
-from capplan.traffic.readers import (
-    bailian,
-    columnar,
-    delimited,
-    files,
-    jsonlines,
-    openai_log,
-    otel,
-    records,
-    servegen,
-    vllm_bench,
-)
+from capplan.traffic.readers import files, json_records, servegen, tabular
 from capplan.traffic.readers.clean import Cleaner
-from capplan.traffic.readers.detect import FORMATS, Sniffed, detect, sniff
-from capplan.traffic.readers.layouts import MOONCAKE, Layout, known_layout, plain_layout
-from capplan.traffic.readers.raw import RawBatch
+from capplan.traffic.readers.json_formats import JSON_FORMATS, with_sessions
+from capplan.traffic.readers.layouts import TABLE_LAYOUTS, Layout, plain_layout
+from capplan.traffic.readers.values import RawBatch
 from capplan.traffic.trace import Trace
 
-Found = tuple[Layout, Iterable[RawBatch]]
+FORMATS = ("auto", *TABLE_LAYOUTS, *JSON_FORMATS, "servegen", "csv", "parquet", "jsonl")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """What the caller asked for."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _File:
+    """What the first bytes show: the container, the column names, an example of a JSON record."""
 
     path: Path
-    sniffed: Sniffed
-    mapping: Mapping[str, str] | None
-    units: Mapping[str, str] | None
-    seed: int
-    span_s: tuple[float, float]
-    only: str | None
+    container: Literal["folder", "tar", "parquet", "json", "csv"]
+    columns: tuple[str, ...] = ()
+    record: dict[str, Any] | None = None
+
+    @property
+    def plain_format(self) -> str:
+        """The format of a file of no published one."""
+        plain = {"folder": "servegen", "tar": "servegen", "json": "jsonl"}
+        return plain.get(self.container, self.container)
 
 
 def read_trace(
@@ -62,7 +54,7 @@ def read_trace(
     path
         A file, compressed (gzip, zstd, xz, bzip2) or not, or a ServeGen folder or archive.
     format
-        One of :data:`FORMATS`; ``auto`` tells it from the content.
+        One of :data:`FORMATS`; ``auto`` finds it from the content.
     mapping
         For plain tables and JSON lines: our column → column of the file (dotted = nested).
     units
@@ -87,18 +79,18 @@ def read_trace(
         msg = f"format: one of {', '.join(FORMATS)}, got {format!r}"
         raise ValueError(msg)
     path = Path(path)
-    sniffed = sniff(path)
-    asked = _Request(
-        path=path,
-        sniffed=sniffed,
-        mapping=mapping,
-        units=units,
-        seed=seed,
-        span_s=span_s,
-        only=only,
-    )
-    name = detect(path, sniffed, mapped=bool(mapping)) if format == "auto" else format
-    layout, rows = _open(name, asked)
+    file = _sniffed(path)
+    name = _detected(file, mapped=bool(mapping)) if format == "auto" else format
+    if name == "servegen" and file.plain_format == name:
+        layout = servegen.layout(span_s, seed)
+        rows: Iterable[RawBatch] = servegen.batches(path, span_s=span_s, seed=seed, only=only)
+    elif name == file.plain_format and (file.columns or file.container != "json"):
+        layout = plain_layout(
+            file.columns, format=name, where=str(path), mapping=mapping, units=units
+        )
+        rows = _rows(file, layout)
+    else:
+        layout, rows = _published(name, file)
     if units:
         layout = replace(layout, units={**layout.units, **units})
     if keep_zero_tokens:
@@ -109,85 +101,82 @@ def read_trace(
     return cleaner.trace(seed=seed, spread=spread, sha256=files.checksum(path))
 
 
-def _open(name: str, asked: _Request) -> Found:
-    """Return the layout and the batches of the file in the named format."""
-    container = asked.sniffed.container
-    if name == "servegen":
-        _need(container in ("folder", "tar"), name, asked)
-        rows = servegen.batches(asked.path, span_s=asked.span_s, seed=asked.seed, only=asked.only)
-        return servegen.layout(asked.span_s, asked.seed), rows
-    if name in ("openai-log", "otel", "vllm-bench"):
-        _need(container == "json", name, asked)
-        return _of_records(name, asked)
-    if name in ("mooncake", "bailian", "jsonl"):
-        _need(container == "json" and asked.sniffed.record is not None, name, asked)
-        return _of_lines(name, asked, asked.sniffed.record or {})
-    return _of_table(name, asked)
+def _sniffed(path: Path) -> _File:
+    """Return what kind of file this is; :class:`DataError` if it is absent or empty."""
+    if path.is_dir():
+        return _File(path=path, container="folder")
+    head = files.head(path)
+    if not head.strip():
+        raise DataError("a file with rows", where=path, value="an empty file")
+    if head.startswith(b"PAR1"):
+        return _File(path=path, container="parquet", columns=tuple(tabular.parquet_names(path)))
+    if head[257:262] == b"ustar" or _is_tar(path):
+        return _File(path=path, container="tar")
+    if head.lstrip()[:1] in (b"{", b"[") or json_records.is_by_line(head):
+        record = json_records.example(path)
+        columns = tuple(json_records.flat_names(record or {}))
+        return _File(path=path, container="json", columns=columns, record=record)
+    return _File(path=path, container="csv", columns=tuple(tabular.header(head, path)[0]))
 
 
-def _of_records(name: str, asked: _Request) -> Found:
-    values = records.values(asked.path)
-    if name == "vllm-bench":
-        rows = partial(vllm_bench.rows, path=asked.path)
-        return vllm_bench.LAYOUT, records.batches(values, rows, vllm_bench.COLUMNS)
-    module: Any = otel if name == "otel" else openai_log
-    return module.LAYOUT, records.batches(values, module.rows, module.COLUMNS)
+def _is_tar(path: Path) -> bool:
+    if path.suffix not in (".tar", ".tgz") and ".tar." not in path.name:
+        return False
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError):
+        return False
 
 
-def _of_lines(name: str, asked: _Request, record: dict[str, Any]) -> Found:
-    columns = asked.sniffed.columns
-    if name == "jsonl":
-        layout = plain_layout(
-            columns,
-            format=name,
-            where=str(asked.path),
-            mapping=asked.mapping,
-            units=asked.units,
-        )
-        return layout, _lines(asked.path, layout, record)
-    layout = MOONCAKE if name == "mooncake" else bailian.LAYOUT
-    needed = {layout.columns[c] for c in ("arrival_s", "prompt_tokens", "output_tokens")}
-    needed |= {"chat_id"} if name == "bailian" else set()
-    _need(needed <= set(columns), name, asked)
-    present = {ours: theirs for ours, theirs in layout.columns.items() if theirs in columns}
-    layout = replace(layout, columns=present)
-    rows = _lines(asked.path, layout, record)
-    return layout, bailian.with_sessions(rows) if name == "bailian" else rows
+def _detected(file: _File, *, mapped: bool) -> str:
+    """Return the name of the format; a stated mapping asks for a plain one.
 
-
-def _lines(path: Path, layout: Layout, record: dict[str, Any]) -> Iterator[RawBatch]:
-    """Read records by lines, or, where the lines are no records, by values."""
-    if jsonlines.is_by_line(files.head(path)):
-        return jsonlines.batches(path, layout.columns, record)
-
-    def row(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield {ours: jsonlines.reach(value, theirs) for ours, theirs in layout.columns.items()}
-
-    return records.batches(records.values(path), row, tuple(layout.columns))
-
-
-def _of_table(name: str, asked: _Request) -> Found:
-    container, columns = asked.sniffed.container, asked.sniffed.columns
-    _need(container in ("csv", "parquet"), name, asked)
-    if name in ("csv", "parquet"):
-        _need(name == container, name, asked)
-        layout = plain_layout(
-            columns,
-            format=name,
-            where=str(asked.path),
-            mapping=asked.mapping,
-            units=asked.units,
-        )
+    Raises
+    ------
+    DataError
+        If several formats fit, or a JSON file has no object.
+    """
+    record = file.record
+    if file.container == "json" and record is None:
+        raise DataError("JSON objects", where=file.path, value="none that can be read")
+    if mapped or file.plain_format == "servegen":
+        return file.plain_format
+    if record is not None:
+        fitting = [name for name, form in JSON_FORMATS.items() if form.matches(record)]
     else:
-        known = known_layout(columns, name=name)
-        _need(known is not None and known.format == name, name, asked)
-        layout = known or plain_layout(columns, format=name, where=str(asked.path))
-    reader = columnar if container == "parquet" else delimited
-    return layout, reader.batches(asked.path, layout.columns)
+        fitting = [name for name, layout in TABLE_LAYOUTS.items() if layout.among(file.columns)]
+    if len(fitting) > 1:
+        rule = "content of one format; name it"
+        raise DataError(rule, where=file.path, field="format", value=", ".join(fitting))
+    return fitting[0] if fitting else file.plain_format
 
 
-def _need(fits: bool, name: str, asked: _Request) -> None:
-    if not fits:
-        columns = ", ".join(asked.sniffed.columns[:8]) or "no columns"
-        seen = f"{asked.sniffed.container} with {columns}"
-        raise DataError(f"a file of format {name}", where=asked.path, value=seen)
+def _published(name: str, file: _File) -> tuple[Layout, Iterable[RawBatch]]:
+    """Return the layout and the rows of a file of a published format.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be of that format.
+    """
+    form = JSON_FORMATS.get(name)
+    rows_of = None if form is None else form.rows
+    if form is not None and rows_of is not None and file.container == "json":
+        found, columns = json_records.values(file.path), tuple(form.layout.columns)
+        return form.layout, json_records.batches(found, lambda r: rows_of(r, file.path), columns)
+    known = TABLE_LAYOUTS.get(name) if form is None else form.layout
+    containers = ("csv", "parquet") if form is None else ("json",)
+    layout = known.among(file.columns) if known and file.container in containers else None
+    if layout is None:
+        seen = f"{file.container} with {', '.join(file.columns[:8]) or 'no columns'}"
+        raise DataError(f"a file of format {name}", where=file.path, value=seen)
+    rows = _rows(file, layout)
+    return layout, with_sessions(rows) if name == "bailian" else rows
+
+
+def _rows(file: _File, layout: Layout) -> Iterable[RawBatch]:
+    """Return the rows of the columns that the layout names."""
+    if file.container == "json":
+        return json_records.mapped_batches(file.path, layout.columns, file.record or {})
+    read = tabular.parquet_batches if file.container == "parquet" else tabular.batches
+    return read(file.path, layout.columns)

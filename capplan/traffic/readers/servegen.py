@@ -1,6 +1,6 @@
 """ServeGen client profiles: per-client rate, burstiness and length laws, drawn as requests.
 
-A profile is no list of requests: the reader draws one, reproducibly, for a span of the profile.
+A profile lists no requests: the reader draws them, reproducibly, for a span of the profile.
 A client becomes a tenant (``m-small/chunk-3``), its folder the class (``m-small``). In each window
 the gaps follow the client's Gamma or Weibull law with the window's own rate and CV, in equilibrium
 from its start; each length comes from the law of the enclosing window, input and output
@@ -30,10 +30,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from capplan.scenario.traffic import GammaGaps, WeibullGaps
 from capplan.schema import DataError
-from capplan.traffic.arrivals import weibull_shape
+from capplan.traffic.arrivals import first_gap, gaps
 from capplan.traffic.readers.layouts import Layout
-from capplan.traffic.readers.raw import RawBatch
+from capplan.traffic.readers.values import RawBatch
 
 _NAME = re.compile(r"chunk-(\d+)-(trace\.csv|dataset\.json)$")
 _BROKEN = (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error)
@@ -57,9 +58,10 @@ class Window:
     law: str
 
     @property
-    def shape(self) -> float:
-        """Shape of the law with the window's CV."""
-        return 1 / self.cv**2 if self.law == "Gamma" else weibull_shape(self.cv)
+    def gaps(self) -> GammaGaps | WeibullGaps:
+        """The gap law with the window's CV; published CVs exceed those that a scenario allows."""
+        law = GammaGaps if self.law == "Gamma" else WeibullGaps
+        return law.model_construct(cv=self.cv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +89,7 @@ class Law:
 
 
 def layout(span_s: tuple[float, float], seed: int) -> Layout:
-    """Return the layout of drawn requests, with the notes that say how they came about."""
+    """Return the layout of drawn requests, with notes on how they are drawn."""
     return Layout(
         format="servegen",
         columns=dict(zip(COLUMNS, COLUMNS, strict=True)),
@@ -112,7 +114,7 @@ def batches(
     Raises
     ------
     DataError
-        When there is no client, a file is broken, or the span would need too many requests.
+        If there is no client, a file is broken, or the span needs too many requests.
     """
     clients = [c for c in read_clients(path, span_s) if only in (None, c.group)]
     if not clients:
@@ -140,12 +142,12 @@ def _together(drawn: list[pa.Table]) -> RawBatch:
 def read_clients(path: Path, span_s: tuple[float, float]) -> list[Client]:
     """Return the clients of a folder or archive, ordered by folder and number.
 
-    Only the length laws that hold inside the span are read.
+    Only the length laws of the span are read.
 
     Raises
     ------
     DataError
-        When there is no client, or a file of one is broken.
+        If there is no client, or a file of one is broken.
     """
     found: dict[tuple[str, int], dict[str, bytes]] = {}
     for name, data in _members(path):
@@ -326,36 +328,16 @@ def _arrivals(client: Client, span_s: tuple[float, float], rng: np.random.Genera
 
 
 def _renewals(window: Window, load: float, rng: np.random.Generator) -> Floats:
-    """Return renewal moments in ``[0, load)`` of gaps with mean one, started in equilibrium.
-
-    The first moment is a uniform part of a gap drawn in proportion to its length, as a process
-    that began long ago has it. Source: Cox, "Renewal Theory", 1962, section 5.
-    """
+    """Return renewal moments in ``[0, load)`` of gaps with mean one, started in equilibrium."""
     block = int(load + 4 * math.sqrt(load)) + 64
-    moments = np.array([_length_biased(window, rng) * rng.uniform()])
+    moments = np.array([first_gap(window.gaps, rng)])
     while moments[-1] < load:
-        more = moments[-1] + np.cumsum(_gaps(window, block, rng))
+        more = moments[-1] + np.cumsum(gaps(window.gaps, block, rng))
         moments = np.concatenate([moments, more])
         if len(moments) > MOST_REQUESTS:
             rule = f"windows of at most {MOST_REQUESTS:,} requests"
             raise DataError(rule, field="cv", value=window.cv)
     return moments[moments < load]
-
-
-def _length_biased(window: Window, rng: np.random.Generator) -> float:
-    """Return a gap drawn in proportion to its length (Gamma shape + 1; Weibull by its power)."""
-    shape = window.shape
-    if window.law == "Gamma":
-        return float(rng.gamma(shape + 1) / shape)
-    return float(rng.gamma(1 + 1 / shape) ** (1 / shape) / math.gamma(1 + 1 / shape))
-
-
-def _gaps(window: Window, n: int, rng: np.random.Generator) -> Floats:
-    """Return gaps of mean one."""
-    shape = window.shape
-    if window.law == "Gamma":
-        return rng.gamma(shape, 1 / shape, n)
-    return rng.weibull(shape, n) / math.gamma(1 + 1 / shape)
 
 
 def _lengths(client: Client, arrival: Floats, rng: np.random.Generator) -> tuple[Any, Any]:

@@ -1,10 +1,11 @@
 """Arrival times: numbers in some unit, or wall times with or without an offset.
 
-Numbers are told apart by magnitude when no unit is stated: below 10⁸ they are seconds from the
+Without a stated unit, the magnitude of a number decides: below 10⁸ they are seconds from the
 start; 10⁸–10¹¹, –10¹⁴, –10¹⁷ and above are seconds, ms, µs and ns since 1970. Wall times are
 ISO 8601 with up to nine fractional digits, or as web servers log them
-(``10/Oct/2000:13:55:36 -0700``: Apache HTTP Server, "Log Files", section "Common Log Format");
-an offset is honoured, none means UTC, and a file that mixes both is an error.
+(``10/Oct/2000:13:55:36 -0700``: Apache HTTP Server, "Log Files", section "Common Log Format").
+A time without an offset is UTC; a file with both kinds is an error. Times that a source rounded
+down to a grid are spread inside the step of the grid.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ GONE, BROKEN, NUMBER, NAIVE, AWARE = 0, 1, 2, 3, 4
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 EPOCH_LIMITS = (1e8, 1e11, 1e14, 1e17)
 FEW_FRACTION = 0.01
+LEAST_TIED_FRACTION = 0.2
+LEAST_STEP_S = 0.1
+NEAR_FRACTION = 0.01
+LEAST_ON_GRID_FRACTION = 0.95
+LEAST_ROWS = 50
 _NS = 1_000_000_000
 _ISO = (
     r"^(1[7-9]\d\d|2[01]\d\d|22[0-5]\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -39,7 +45,7 @@ _ZONE = r"(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)$"
 class Times:
     """Per row a ``kind`` and, by kind, a number as found or nanoseconds since 1970 (UTC).
 
-    An array that no row needs is None.
+    An array without a row that needs it is None.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -81,8 +87,8 @@ def _concatenated(arrays: list[npt.NDArray[Any] | None], parts: list[Times]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arrivals:
-    """Arrival seconds, rows to keep, the wall time of zero, and what was assumed."""
+class ArrivalTimes:
+    """Arrival seconds, rows to keep, the wall time of second 0, and the assumptions made."""
 
     seconds: npt.NDArray[np.float64]
     good: npt.NDArray[np.bool_]
@@ -109,7 +115,7 @@ def _number_times(parsed: v.Parsed) -> Times:
 
 
 def _kind_of_numbers(parsed: v.Parsed) -> npt.NDArray[np.uint8]:
-    """Return the kind of each; one beyond the nanoseconds of the year 2262 is no time."""
+    """Return the kind of each; a number beyond the nanoseconds of the year 2262 is broken."""
     kind = np.array([NUMBER, GONE, BROKEN], np.uint8)[parsed.state]
     kind[(kind == NUMBER) & (np.abs(parsed.data) > float(np.iinfo(np.int64).max))] = BROKEN
     return kind
@@ -170,7 +176,7 @@ def _iso(text: Any, form: str, target: Any) -> tuple[npt.NDArray[np.bool_], npt.
 
 
 def _cast_some(text: Any, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Cast what can be cast, halving around each value that cannot (30 February)."""
+    """Return which values can be cast, and the results; halves around each that cannot."""
     try:
         ticks = text.cast(target).cast(pa.int64()).to_numpy()
         return np.ones(len(text), np.bool_), ticks
@@ -183,7 +189,7 @@ def _cast_some(text: Any, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArr
     return good, ticks
 
 
-def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arrivals:
+def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> ArrivalTimes:
     """Return seconds from the start of the trace for rows that all have a time.
 
     Parameters
@@ -191,7 +197,7 @@ def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arri
     times
         Rows of kind ``NUMBER``, ``NAIVE`` or ``AWARE``.
     unit
-        Unit of numbers, or None to tell it from their magnitude.
+        Unit of numbers; None: by their magnitude.
     exact
         Keep numbers that count from a start as they are, whatever the first one is.
     where
@@ -200,7 +206,7 @@ def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arri
     Raises
     ------
     DataError
-        When numbers and wall times, or naive and aware wall times, or units, are mixed.
+        If numbers and wall times, or naive and aware wall times, or units, are mixed.
     """
     counts = {name: int((times.kind == kind).sum()) for name, kind in
               (("numbers", NUMBER), ("without offset", NAIVE), ("with offset", AWARE))}  # fmt: skip
@@ -216,7 +222,7 @@ def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arri
 
 def _since_first(
     values: npt.NDArray[Any], per_s: int, good: npt.NDArray[np.bool_], notes: tuple[str, ...]
-) -> Arrivals:
+) -> ArrivalTimes:
     first = values[good].min()
     if float(values.max()) - float(first) > np.iinfo(np.int64).max:
         values, first = values.astype(np.float64), float(first)
@@ -226,12 +232,12 @@ def _since_first(
     except OverflowError as err:
         rule = "times before the year 10000"
         raise DataError(rule, field="arrival_s", value=float(first) / per_s) from err
-    return Arrivals(seconds=seconds, good=good, start=start, notes=notes)
+    return ArrivalTimes(seconds=seconds, good=good, start=start, notes=notes)
 
 
 def _number_arrivals(
     values: npt.NDArray[Any], *, unit: str | None, exact: bool, where: str
-) -> Arrivals:
+) -> ArrivalTimes:
     scale = UNITS_PER_S[unit] if unit else 1
     bands = np.digitize(values / scale, EPOCH_LIMITS)
     if unit:
@@ -241,7 +247,7 @@ def _number_arrivals(
         return _relative(values, scale, good, exact=exact)
     found = unit or tuple(UNITS_PER_S)[band - 1]
     per_s = UNITS_PER_S[found]
-    note = f"Times are {found} since 1970{'' if unit else ', told by their magnitude'}."
+    note = f"Times are {found} since 1970{'' if unit else '; their magnitude shows the unit'}."
     return _since_first(values, per_s, good, (note,))
 
 
@@ -258,10 +264,71 @@ def _one_band(bands: npt.NDArray[np.intp], where: str) -> tuple[int, npt.NDArray
 
 def _relative(
     values: npt.NDArray[Any], per_s: int, good: npt.NDArray[np.bool_], *, exact: bool
-) -> Arrivals:
+) -> ArrivalTimes:
     seconds = values / per_s
     first, last = float(seconds[good].min()), float(seconds[good].max())
     if exact or first <= max(last - first, 3600.0):
-        return Arrivals(seconds=seconds, good=good, start=None)
-    note = f"Times count from an unknown moment; the first, {first:.3f} s, is taken as the start."
-    return Arrivals(seconds=seconds - first, good=good, start=None, notes=(note,))
+        return ArrivalTimes(seconds=seconds, good=good, start=None)
+    note = f"Times count from an unknown moment; the first, {first:.3f} s, is the start."
+    return ArrivalTimes(seconds=seconds - first, good=good, start=None, notes=(note,))
+
+
+def grid_step_s(arrival_s: npt.NDArray[np.float64]) -> float | None:
+    """Return the step of the grid that sorted times stand on, or None.
+
+    Times are on a grid when there are at least 50, at least 20 % share their time with
+    another row, and at least 95 % of the gaps between distinct times are, within 1 % of the step,
+    multiples of one step of 0.1 s or more.
+
+    >>> import numpy as np
+    >>> grid_step_s(np.repeat(np.arange(0.0, 90.0, 3.0), 5))
+    3.0
+    >>> grid_step_s(np.linspace(0.0, 90.0, 150)) is None
+    True
+    """
+    if len(arrival_s) < LEAST_ROWS:
+        return None
+    gaps = np.diff(arrival_s)
+    apart = np.concatenate([[True], gaps > 0, [True]])
+    alone = int(np.count_nonzero(apart[:-1] & apart[1:]))
+    gaps = gaps[gaps > 0]
+    if not len(gaps) or len(arrival_s) - alone < LEAST_TIED_FRACTION * len(arrival_s):
+        return None
+    low = np.quantile(gaps, 0.05)
+    step = float(np.median(gaps[gaps <= low * (1 + 2 * NEAR_FRACTION)]))
+    if step < LEAST_STEP_S:
+        return None
+    off = np.abs(gaps / step - np.round(gaps / step))
+    return step if np.mean(off <= NEAR_FRACTION) >= LEAST_ON_GRID_FRACTION else None
+
+
+def spread_times(frame: Any, *, spread: bool | float | None, seed: int) -> tuple[Any, str | None]:
+    """Return the frame with ties spread inside the step, and a note about it.
+
+    Parameters
+    ----------
+    frame
+        Rows sorted by ``arrival_s``.
+    spread
+        None or True: find a step; False: leave the times alone; a number: the step in seconds.
+    seed
+        Seed of the uniform offsets. Rows that share a time keep their order.
+    """
+    arrival = frame["arrival_s"].to_numpy()
+    if isinstance(spread, bool):
+        step = grid_step_s(arrival) if spread else None
+    else:
+        step = grid_step_s(arrival) if spread is None else float(spread)
+    if step is None:
+        return frame, None
+    rng = np.random.default_rng(np.random.SeedSequence([seed]))
+    group = np.concatenate([[0], np.cumsum(np.diff(arrival) > 0)])
+    offsets = rng.uniform(0.0, step, len(arrival))
+    offsets = offsets[np.lexsort((offsets, group))]
+    spread_out = np.sort(arrival + offsets, kind="stable")
+    rounded = np.round(step, 3)
+    note = (
+        f"Times stand on a grid of {rounded:g} s; each is spread uniformly inside its step "
+        f"with seed {seed}, so gaps shorter than that are an assumption."
+    )
+    return frame.assign(arrival_s=spread_out), note

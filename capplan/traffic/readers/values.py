@@ -1,12 +1,14 @@
-"""Numbers, flags and names from Arrow arrays of any type, each value judged on its own.
+"""Raw rows as Arrow arrays of any type, and the numbers, flags and names in them.
 
+Each value is checked on its own.
 A number may be quoted, padded with blanks, or grouped in threes by commas (``"1,234"``); grouped
 ones are counted. ``""``, ``nan``, ``null``, ``none``, ``na``, ``n/a`` and ``-`` mean missing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,65 @@ MOST_TOKENS = 1_000_000_000
 PROBE_ROWS = 16
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _GROUPED = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RawBatch:
+    """Rows under our column names with whatever type the file gave them.
+
+    Attributes
+    ----------
+    columns
+        Arrow arrays by column of :data:`capplan.schema.TRACE`, all ``rows`` long.
+    rows
+        Rows in the arrays.
+    lost
+        Rows that are not in the arrays, by ledger reason.
+    drops
+        Per row the ledger reason to drop it, or ``""``; None: no row is dropped.
+    """
+
+    columns: Mapping[str, Any]
+    rows: int
+    lost: Mapping[str, int] = field(default_factory=dict)
+    drops: Any = None
+
+
+def text_array(values: Iterable[Any]) -> Any:
+    """Return scalars of any type as an Arrow array of text, for one parser."""
+    texts = [_text(value) for value in values]
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:  # a lone surrogate, written as \ud800 in JSON
+        clean = [t if t is None else t.encode("utf-8", "replace").decode() for t in texts]
+        return pa.array(clean, pa.string())
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return f"{type(value).__name__}"
+
+
+def field_array(name: str, values: list[Any]) -> Any:
+    """Return a column of ours as an Arrow array: lists for prefix ids, text for all else."""
+    return block_array(values) if name == "prefix_blocks" else text_array(values)
+
+
+def block_array(values: Iterable[Any]) -> Any:
+    """Return lists of prefix ids as an Arrow list array; any other value is null."""
+    lists = [v if isinstance(v, list) and v else None for v in values]
+    for kind in (pa.int64(), pa.string()):
+        try:
+            return pa.array(lists, pa.list_(kind))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+            continue
+    texts = [None if v is None else text_array(v).to_pylist() for v in lists]
+    return pa.array(texts, pa.list_(pa.string()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +102,7 @@ def plain(array: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Tell whether an Arrow type holds text."""
+    """Return whether an Arrow type is text."""
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
@@ -103,14 +164,14 @@ def _text_numbers(array: Any) -> Parsed:
 
 
 def _cast(text: Any) -> Parsed:
-    """Return numbers of text that is known to have the form of a number."""
+    """Return the numbers of texts that all have the form of a number."""
     return _cast_all(text) or _finite(np.array([float(t) for t in text.to_pylist()]))
 
 
 def _cast_all(text: Any) -> Parsed | None:
-    """Return the numbers when every text is one as Arrow reads them, else None.
+    """Return the numbers if Arrow reads every text as one, else None.
 
-    Hexadecimal ones, which Arrow reads too, are left to the rule that refuses them.
+    Hexadecimal numbers, which Arrow reads too, are refused.
     """
     whole = casted(text, pa.int64())
     if whole is not None:
@@ -124,7 +185,7 @@ def _cast_all(text: Any) -> Parsed | None:
 def casted(text: Any, target: Any) -> Any | None:
     """Return the array cast to a type, or None when a value does not fit.
 
-    A few values are tried first: Arrow goes on, slowly, after the first that fails.
+    A few values are tried first: Arrow continues, slowly, after the first failure.
     """
     try:
         text[:PROBE_ROWS].cast(target)

@@ -1,7 +1,7 @@
-"""CSV and its relatives: comma, semicolon, tab or bar between fields.
+"""Tables: text with comma, semicolon, tab or bar between fields, and Parquet.
 
-One line is one row, unless a quote opens in it that closes on a later line (a prompt in a log); a
-line that is no row costs itself alone.
+One line of text is one row, unless a quote that opens in it closes on a later line (a prompt in a
+log); a broken line loses only itself. Parquet is read in batches, only the needed columns.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import csv as pa_csv
+from pyarrow import parquet
 
 from capplan.schema import DataError
 from capplan.traffic.readers import files
-from capplan.traffic.readers.raw import RawBatch, text_array
+from capplan.traffic.readers.values import RawBatch, is_text, plain, text_array
 
 DELIMITERS = (",", ";", "\t", "|")
 MOST_LINES_OF_A_ROW = 200
+PARQUET_ROWS = 1 << 18
 
 
 def header(head: bytes, path: Path) -> tuple[list[str], str]:
@@ -29,7 +32,7 @@ def header(head: bytes, path: Path) -> tuple[list[str], str]:
     Raises
     ------
     DataError
-        When the line is not UTF-8 text, or lines end with a lone carriage return.
+        If the line is not UTF-8 text, or lines end with a lone carriage return.
     """
     line = head.split(b"\n", 1)[0].rstrip(b"\r")
     if b"\0" in line:
@@ -45,7 +48,7 @@ def header(head: bytes, path: Path) -> tuple[list[str], str]:
 
 
 def _fields(line: str, delimiter: str) -> list[str] | None:
-    """Return the fields of one row's text, or None when it is not one whole row."""
+    """Return the fields of one row's text, or None if it is not one whole row."""
     try:
         rows = list(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter, strict=True))
     except csv.Error:
@@ -79,7 +82,7 @@ def _batch(
 
 
 def _fast(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> Any | None:
-    """Return the block as an Arrow table of text, or None when it is not one row a line."""
+    """Return the block as an Arrow table of text, or None if it is not one row a line."""
     needed = sorted({str(i) for i in wanted.values()}, key=int)
     try:
         table = pa_csv.read_csv(
@@ -96,7 +99,7 @@ def _fast(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -
 
 
 def _slow(block: bytes, width: int, delimiter: str, wanted: Mapping[str, int]) -> RawBatch:
-    """Read line by line, so that a broken line costs only itself."""
+    """Read line by line, so that a broken line loses only itself."""
     rows: list[list[str]] = []
     lost = at = 0
     lines = [line.rstrip(b"\r") for line in block.split(b"\n")]
@@ -127,9 +130,48 @@ def _closed(lines: Sequence[bytes], at: int) -> int:
 
 
 def _row(lines: Sequence[bytes], width: int, delimiter: str) -> list[str] | None:
-    """Return the fields of a row that stands on these lines, or None when it is not one."""
+    """Return the fields of a row that stands on these lines, or None if it is not one."""
     try:
         fields = _fields(b"\n".join(lines).decode("utf-8"), delimiter)
     except UnicodeDecodeError:
         return None
     return fields if fields is not None and len(fields) == width else None
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
+        raise DataError("a readable Parquet file", where=path, value=str(err)) from err
+
+
+def _readable(array: Any) -> Any:
+    """Return the array; bytes in its texts that are not UTF-8 are replaced."""
+    array = plain(array)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        if not is_text(array.type):
+            raise
+        raw = array.cast(pa.binary()).to_pylist()
+        return text_array(None if b is None else b.decode("utf-8", "replace") for b in raw)
+    return array
+
+
+def parquet_names(path: Path) -> list[str]:
+    """Return the names of the top-level columns; :class:`DataError` for a broken file."""
+    with _parquet(path) as file:
+        return [str(name) for name in file.schema_arrow.names]
+
+
+def parquet_batches(path: Path, columns: Mapping[str, str]) -> Iterator[RawBatch]:
+    """Yield the rows of a Parquet file; ``columns`` maps our columns to the file's."""
+    with _parquet(path) as file:
+        needed = list(dict.fromkeys(columns.values()))
+        for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=needed):
+            arrays = {ours: _readable(batch.column(theirs)) for ours, theirs in columns.items()}
+            yield RawBatch(columns=arrays, rows=batch.num_rows)
