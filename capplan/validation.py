@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.measured import REQUEST_OVERHEAD_S, Measured, replay_scenario, replay_trace
+from capplan.measured.server import assumed_settings
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 
@@ -138,18 +139,17 @@ def validate(
     seed
         Of what the scenario leaves to chance.
     """
-    assumed = scenario is None and request_overhead_s is None
+    notes: list[str] = []
     if scenario is None:
+        notes = assumed_settings(measured.server)
+        if request_overhead_s is None and measured.origin != "scheduler_queue_in_s":
+            took = f"{REQUEST_OVERHEAD_S * 1e3:.0f} ms a request before the engine"
+            notes.append(f"Assumed: {took} (HTTP, tokenizer).")
         overhead_s = REQUEST_OVERHEAD_S if request_overhead_s is None else request_overhead_s
         scenario = replay_scenario(measured, step_time=step_time, request_overhead_s=overhead_s)
     result = simulate(scenario, trace=replay_trace(measured, scenario), seed=seed)
     found = compare(measured, result, source=source)
-    if not assumed or measured.origin == "scheduler_queue_in_s":
-        return found
-    note = (
-        f"Assumed: {REQUEST_OVERHEAD_S * 1e3:.0f} ms a request before the engine (HTTP, tokenizer)."
-    )
-    return replace(found, notes=(*found.notes, note))
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def with_step_time(

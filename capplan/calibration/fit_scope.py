@@ -10,6 +10,7 @@ import numpy as np
 
 from capplan.calibration.replays import Floats, Run
 from capplan.calibration.result import SCALES, Fitted
+from capplan.measured.server import assumed_settings
 from capplan.replica.calibrated import Implied
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def _in_flight(requests: pd.DataFrame) -> Floats:
 
 def notes(runs: Sequence[Run], fitted: Mapping[str, Fitted], said: Implied) -> list[str]:
     """Return what was assumed, which numbers the runs hardly tell, and what is not plausible."""
-    found = list(dict.fromkeys(note for run in runs for note in run.measured.notes))
+    servers = (run.measured.server for run in runs)
+    assumed = (note for server in servers for note in assumed_settings(server))
+    found = list(dict.fromkeys((*(n for run in runs for n in run.measured.notes), *assumed)))
     found += [
         f"The runs hardly tell {name}: it rests on the base and its prior."
         for name in SCALES

@@ -9,7 +9,7 @@ import pandas as pd
 
 from capplan.catalog.dtypes import BYTES
 from capplan.measured.run import Measured
-from capplan.measured.server import formed_ahead
+from capplan.measured.server import formed_ahead, server_settings
 from capplan.scenario import Scenario
 from capplan.scenario.files import validate
 from capplan.schema import DataError
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
 
 NAME = "measured"
-
-V1_DEFAULTS: Mapping[str, Any] = {
-    "max_num_seqs": 256,
-    "max_num_batched_tokens": 2048,
-    "block_size": 16,
-    "gpu_memory_utilization": 0.9,
-}
-"""Settings of a server that states none. Source: vLLM, ``vllm/engine/arg_utils.py``, 2026."""
 
 REQUEST_OVERHEAD_S = 0.007
 """What HTTP, tokenizer and queues between processes take of a request before the engine, s, where
@@ -102,8 +94,8 @@ def _promises(measured: Measured) -> dict[str, Any]:
 def _pool(measured: Measured, step_time: Mapping[str, Any]) -> dict[str, Any]:
     server, rows = measured.server, measured.requests
     longest = int((rows["prompt_tokens"] + rows["output_tokens"]).max())
-    batching: dict[str, Any] = {"kind": "continuous", **V1_DEFAULTS}
-    for name in (*V1_DEFAULTS, "kv_blocks", "chunked_prefill"):
+    batching: dict[str, Any] = {"kind": "continuous", **server_settings(server)}
+    for name in ("kv_blocks", "chunked_prefill"):
         if (value := getattr(server, name)) is not None:
             batching[name] = value
     batching["max_model_len"] = max(server.max_model_len or longest, longest)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from capplan.measured.testers import from_lines, from_record, refuse
+from capplan.measured.testers import TOOLS, Rows, read_form
 from capplan.schema import DataError
 
 NUMBERS = (
@@ -18,15 +20,16 @@ NUMBERS = (
 )  # fmt: skip
 """The columns of ``schema.REQUESTS`` that are read, and latencies in their place."""
 
-SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".json": "json"}
+SUFFIXES = {".csv": "csv", ".jtl": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".json": "json"}
 
 
-def read_rows(path: Path) -> pd.DataFrame:
+def read_rows(path: Path) -> Rows:
     """Return the rows of a measured file: CSV, Parquet, JSONL, or a load tester's result.
 
-    The kind is that of the file's name (``.gz`` and the like aside). JSON files, and JSONL files of
-    whole runs, are those of the load testers in ``capplan.measured.testers``.
-    Columns are ``NUMBERS`` (as float64, those that are there) and ``outcome``.
+    The kind is that of the file's name (``.gz`` and the like aside); the load testers are those of
+    :mod:`capplan.measured.testers`. Columns are ``NUMBERS`` (as float64, those that are there) and
+    ``outcome``. A row that is not readable, or holds a number that cannot be, is dropped and
+    counted.
     """
     kinds = [SUFFIXES[suffix] for suffix in path.suffixes if suffix in SUFFIXES]
     if not path.is_file():
@@ -34,27 +37,42 @@ def read_rows(path: Path) -> pd.DataFrame:
     if not kinds:
         raise DataError(f"a file that ends in one of {', '.join(SUFFIXES)}", where=path)
     try:
-        frame = _frame(path, kinds[-1])
+        return _typed(_rows(path, kinds[-1]), path)
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as err:
-        told = " ".join(str(err).split())
-        raise DataError(f"a readable {kinds[-1]} file ({told})", where=path) from err
-    return _typed(frame, path)
+    except (OSError, ValueError, TypeError, EOFError) as err:
+        cause = " ".join(str(err).split())
+        raise DataError(f"a readable {kinds[-1]} file ({cause})", where=path) from err
 
 
-def _frame(path: Path, kind: str) -> pd.DataFrame:
+def _rows(path: Path, kind: str) -> Rows:
+    if kind == "parquet":
+        return Rows(frame=pd.read_parquet(path))
     if kind == "csv":
         frame = pd.read_csv(path)
-        refuse(frame.columns, path)
-        return frame
-    if kind == "parquet":
-        return pd.read_parquet(path)
-    if kind == "jsonl":
-        lines = _lines(path)
-        found = from_lines(lines, path)
-        return pd.DataFrame(lines) if found is None else found
-    return from_record(json.loads(path.read_text(encoding="utf-8")), path)
+        return read_form(frame.to_dict("records"), path) or Rows(frame=frame)
+    content: Any = _lines(path) if kind == "jsonl" else _json(path)
+    found = read_form(content, path)
+    if found is not None:
+        return found
+    if kind == "jsonl" and content:
+        return Rows(frame=pd.DataFrame(content))
+    raise DataError(f"a file of {', '.join(TOOLS)}", where=path, value=_keys(content))
+
+
+def _json(path: Path) -> Any:
+    """Return the content of a JSON file; JSON lines under a name that says ``.json`` too."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as err:
+        if not err.msg.startswith("Extra data"):
+            raise
+        return _lines(path)
+
+
+def _keys(content: Any) -> str:
+    first = content[0] if isinstance(content, list) and content else content
+    return f"keys {', '.join(list(first)[:6])}" if isinstance(first, Mapping) else str(first)[:40]
 
 
 def _lines(path: Path) -> list[Any]:
@@ -77,17 +95,31 @@ def _lines(path: Path) -> list[Any]:
     return found
 
 
-def _typed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+def _typed(rows: Rows, path: Path) -> Rows:
+    """Return the known columns as numbers, without the rows that hold an impossible one."""
+    frame = rows.frame
     if frame.empty:
-        raise DataError("at least one request", where=path, value=0)
+        reasons = _named(rows.dropped) or "none"
+        raise DataError("at least one readable request", where=path, value=reasons)
     typed = frame[[name for name in (*NUMBERS, "outcome") if name in frame]].copy()
+    dropped = Counter(rows.dropped)
+    keep = np.ones(len(typed), dtype=bool)
     for name in typed.columns.drop("outcome", errors="ignore"):
-        try:
-            typed[name] = typed[name].astype("float64")
-        except (TypeError, ValueError) as err:
-            raise DataError("numbers", where=path, field=name, value=str(err)) from err
-        if np.isinf(typed[name]).any() or (typed[name] < 0).any():
-            bad = typed[name][np.isinf(typed[name]) | (typed[name] < 0)].iloc[0]
-            rule = "finite numbers, not negative"
-            raise DataError(rule, where=path, field=name, value=float(bad))
-    return typed
+        numbers = pd.to_numeric(typed[name], errors="coerce").astype("float64")
+        faults = {
+            f"{name} is no number": (numbers.isna() & typed[name].notna()).to_numpy(),
+            f"{name} is negative": (numbers < 0).to_numpy(),
+            f"{name} is infinite": np.isinf(numbers.to_numpy()),
+        }
+        for reason, wrong in faults.items():
+            dropped[reason] += int((wrong & keep).sum())
+            keep &= ~wrong
+        typed[name] = numbers
+    if not keep.any():
+        raise DataError("at least one readable request", where=path, value=_named(dropped))
+    kept = typed[keep].reset_index(drop=True)
+    return Rows(frame=kept, tool=rows.tool, dropped={r: n for r, n in dropped.items() if n})
+
+
+def _named(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} × {reason}" for reason, n in dropped.items() if n)

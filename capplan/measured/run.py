@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,12 +72,19 @@ def read_measured(path: str | Path, *, server: Server | None = None) -> Measured
     elif place.is_dir():
         raise DataError("an existing file", where=beside)
     server = server or Server()
-    rows = read_rows(table)
+    read = read_rows(table)
+    rows, dropped = read.frame, Counter(read.dropped)
     origin = _origin(rows, server, table)
-    frame = _latencies(rows, origin, server, table)
+    frame = _kept(_latencies(rows, origin, server, table), dropped, table)
     again = repetition(frame["prompt_tokens"].where(frame["outcome"] == "succeeded"))
     frame, notes = _filled(frame.assign(prompt=-1 if again is None else again.ids), again, table)
     notes = [f"Latencies count from {origin}.", *notes]
+    if read.tool:
+        notes.insert(0, f"Read as a file of {read.tool}.")
+    if dropped:
+        total = len(frame) + dropped.total()
+        reasons = ", ".join(f"{n} × {reason}" for reason, n in dropped.items())
+        notes.append(f"{counted(dropped.total(), 'row')} of {total:,} dropped: {reasons}.")
     if server.unused:
         notes.append(f"Not used: {', '.join(server.unused)} of {SERVER_FILE}.")
     return Measured(
@@ -133,8 +141,6 @@ def _latencies(rows: pd.DataFrame, origin: Origin, server: Server, table: Path) 
             raise DataError("a required column", where=table, field=name, value="nothing")
     capped = server.client_max_in_flight is not None and "intended_start_s" in rows
     start = rows["intended_start_s"] if capped else rows[origin]
-    if start.isna().any():
-        raise DataError("a start of every request", where=table, field=str(start.name), value="NaN")
     ttft = _latency(rows, "ttft_s", "first_token_s", origin)
     e2e = _latency(rows, "e2e_s", "finish_s", origin)
     if ttft.isna().all() and e2e.isna().all():
@@ -161,6 +167,25 @@ def _latencies(rows: pd.DataFrame, origin: Origin, server: Server, table: Path) 
     return frame.sort_values("start_s", kind="stable", ignore_index=True)
 
 
+def _kept(frame: pd.DataFrame, dropped: Counter[str], table: Path) -> pd.DataFrame:
+    """Return the requests that can be replayed; the others are counted in ``dropped``."""
+    ok = frame["outcome"] == "succeeded"
+    has_tokens = (frame[["prompt_tokens", "output_tokens"]] > 0).all(axis=1)
+    faults = {
+        "no start": frame["start_s"].isna(),
+        "an answer without tokens": ok & ~has_tokens,
+    }
+    keep = pd.Series(data=True, index=frame.index)
+    for reason, wrong in faults.items():
+        if count := int((wrong & keep).sum()):
+            dropped[reason] += count
+        keep &= ~wrong
+    if not keep.any():
+        raise DataError("at least one request with start and tokens", where=table, value=0)
+    kept = frame[keep]
+    return kept.assign(start_s=kept["start_s"] - kept["start_s"].min()).reset_index(drop=True)
+
+
 def _latency(rows: pd.DataFrame, latency: str, moment: str, origin: Origin) -> pd.Series[float]:
     if latency in rows:
         return rows[latency]
@@ -176,8 +201,6 @@ def _filled(
     notes = [again.note] if again is not None else []
     lengths = ["prompt_tokens", "output_tokens"]
     lost = (frame["outcome"] != "succeeded") & ~(frame[lengths] > 0).all(axis=1)
-    if (~(frame[lengths] > 0).all(axis=1) & ~lost).any():
-        raise DataError("prompt and output tokens of every success", where=table, value=0)
     if not lost.any():
         return frame.astype(dict.fromkeys(lengths, "int64")), notes
     known = frame[~lost]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from capplan.catalog.accelerators import accelerator
 from capplan.catalog.dtypes import Dtype
+from capplan.catalog.engines import vllm_batch_defaults, vllm_version
 from capplan.schema import DataError
 
 Origin = Literal["intended_start_s", "sent_s", "scheduler_queue_in_s"]
@@ -75,7 +77,7 @@ class Server(BaseModel):
 def formed_ahead(server: Server) -> bool:
     """Return whether the engine forms a step while the one before it runs.
 
-    As stated; else by the engine's version, the newest where it tells none.
+    As stated; else by the engine's version, the newest if it states none.
     Source: vLLM, release notes of v0.14.0, 2026: asynchronous scheduling is the default.
 
     >>> formed_ahead(Server(engine="vllm 0.11.2")), formed_ahead(Server(engine="vllm 0.19.0"))
@@ -83,10 +85,38 @@ def formed_ahead(server: Server) -> bool:
     """
     if server.async_scheduling is not None:
         return server.async_scheduling
-    told = re.search(r"vllm\D{0,3}(\d+)\.(\d+)", server.engine, re.IGNORECASE)
-    if told is None:
+    version = vllm_version(server.engine)
+    if version is None:
         return "vllm" in server.engine.lower()
-    return (int(told[1]), int(told[2])) >= ASYNC_SINCE
+    return version >= ASYNC_SINCE
+
+
+ENGINE_DEFAULTS: Mapping[str, Any] = {"block_size": 16, "gpu_memory_utilization": 0.9}
+"""Settings of a vLLM server that states none, on each device.
+Source: vLLM, ``vllm/engine/arg_utils.py``, 2026."""
+
+
+def server_settings(server: Server) -> dict[str, Any]:
+    """Return the batch and memory settings of a server, its engine's defaults for those not stated.
+
+    Raises :class:`DataError` for an unknown accelerator.
+    """
+    device = None if server.accelerator is None else accelerator(server.accelerator)
+    defaults = {
+        **vllm_batch_defaults(device, version=vllm_version(server.engine)),
+        **ENGINE_DEFAULTS,
+    }
+    return {n: v if getattr(server, n) is None else getattr(server, n) for n, v in defaults.items()}
+
+
+def assumed_settings(server: Server) -> list[str]:
+    """Return a sentence that names the settings taken from the engine's defaults; empty if none."""
+    settings = server_settings(server)
+    assumed = [f"{n} {v:,}" for n, v in settings.items() if getattr(server, n) is None]
+    if not assumed:
+        return []
+    device = server.accelerator or "an unknown accelerator"
+    return [f"Not stated by the server, so vLLM's defaults on {device}: {', '.join(assumed)}."]
 
 
 def read_server(path: Path) -> Server:

@@ -1,25 +1,18 @@
-"""Results of load testers that tell every request, as rows of a measured run.
+"""Files of load testers: which tool wrote one, its requests, or what it lacks for a replay.
 
-Each is known by its keys:
-
-- ``vllm bench serve --save-result --save-detailed`` (vllm-project/vllm, ``benchmarks/serve.py``,
-  2026): one object of lists by request, ``start_times``, ``input_lens``, ``output_lens``,
-  ``ttfts``, ``itls`` in s, ``errors``; ``sglang.bench_serving --output-file --output-details``
-  (sgl-project/sglang, ``docs/developer_guide/bench_serving.md``, 2026) writes the same lists as one
-  line, in some versions without ``start_times``;
-- AIPerf (ai-dynamo/aiperf, ``docs/tutorials/working-with-profile-exports.md`` at 13992db, 2026):
-  ``profile_export.jsonl``, a line per request with ``metadata`` and ``metrics``;
-- GuideLLM (vllm-project/guidellm, ``schemas/request_stats.py`` at 06cef29, ``schemas/info.py`` at
-  04fcfd8, 2026): a report with ``benchmarks``, of each its ``requests`` by how they ended.
-
-What others write lacks what a replay needs: LLMPerf's ``individual_responses.json`` and older files
-of bench_serving when a request was sent, GenAI-Perf's ``profile_export.json`` and k6 how many
-tokens, Locust's statistics the single requests. That is what their error says.
+A form is recognised by its keys (:data:`FORMS`). Sources of the forms, read 2026-11:
+vllm-project/vllm ``benchmarks/serve.py``; sgl-project/sglang ``bench_serving.md``;
+vllm-project/guidellm ``schemas/request_stats.py`` (0.4 and newer) and ``objects/statistics.py``
+(0.2, 0.3); ai-dynamo/aiperf ``working-with-profile-exports.md`` and the example exports of 0.1;
+kubernetes-sigs/inference-perf ``docs/reports.md``; ray-project/llmperf; JMeter "Listeners", CSV
+log format; Grafana k6 "CSV" and "JSON" outputs; Locust "Retrieve test statistics".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,154 +20,264 @@ import pandas as pd
 
 from capplan.schema import DataError
 
-LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
+Record = Mapping[str, Any]
+Row = dict[str, Any]
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
-"""Seconds of AIPerf's units."""
-
-LACKING = {
-    "experiments": "GenAI-Perf's profile_export.json tells no token counts: use AIPerf's "
-    "profile_export.jsonl",
-    "end_to_end_latency_s": "LLMPerf's individual responses do not say when a request was sent",
-    "metric_name": "k6's CSV tells no token counts of a request",
-    "Request Count": "Locust's statistics tell no single requests",
-}
-"""A key that tells a file which cannot be replayed, and why."""
+"""Seconds of the units that load testers write."""
 
 
-def from_record(record: Any, path: Path) -> pd.DataFrame:
-    """Return the rows of a load tester's JSON file.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """The requests of a file, the tool that wrote it, and the rows that were dropped, by reason."""
 
-    Raises :class:`DataError` saying what the file lacks, or that it is of no known tester.
+    frame: pd.DataFrame
+    tool: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A file that a load tester writes.
+
+    ``has`` are keys that each file of the form has. ``requests`` yields the raw requests of the
+    whole file and ``row`` reads one; without them the file cannot be replayed and ``lacks`` says
+    what is missing and which option of that tool writes it.
     """
-    refuse(record[0] if isinstance(record, list) and record else record, path)
-    if isinstance(record, Mapping) and "benchmarks" in record:
-        return _guidellm(record, path)
-    return _lists(record, path)
+
+    tool: str
+    has: tuple[str, ...]
+    requests: Callable[[Any, Path], Iterable[Any]] | None = None
+    row: Callable[[Any], Row] | None = None
+    lacks: str = ""
 
 
-def from_lines(records: Sequence[Mapping[str, Any]], path: Path) -> pd.DataFrame | None:
-    """Return the rows of a load tester's JSON lines; None for lines that are rows themselves."""
-    first = records[0] if records else {}
-    refuse(first, path)
-    if "metadata" in first and "metrics" in first:
-        return _aiperf(records, path)
-    if "ttfts" not in first:
+def read_form(content: Any, path: Path) -> Rows | None:
+    """Return the requests of a load tester's file; None if no form has its keys.
+
+    ``content`` is what the file holds: a mapping, or a list of mappings (JSON lines, CSV rows).
+    Raises :class:`DataError` naming the tool and what the file lacks.
+    """
+    first = content[0] if isinstance(content, list) and content else content
+    form = form_of(first if isinstance(first, Mapping) else {})
+    if form is None:
         return None
-    if len(records) > 1:
-        raise DataError("one run a file", where=path, value=f"{len(records)} lines of runs")
-    return _lists(first, path)
+    if form.requests is None or form.row is None:
+        rule = "start, tokens and latency of each request"
+        raise DataError(f"{rule}; this file of {form.tool} lacks {form.lacks}", where=path)
+    rows: list[Row] = []
+    dropped: Counter[str] = Counter()
+    for request in form.requests(content, path):
+        try:
+            rows.append(form.row(request))
+        except (KeyError, TypeError, ValueError, AttributeError) as err:
+            dropped[f"unreadable ({type(err).__name__}: {err})"] += 1
+    return Rows(frame=pd.DataFrame(rows), tool=form.tool, dropped=dropped)
 
 
-def refuse(keys: Any, path: Path) -> None:
-    """Raise :class:`DataError` for the columns or keys of a file that cannot be replayed."""
-    if not isinstance(keys, Iterable):
-        return
-    found = set(keys) if not isinstance(keys, str) else set()
-    for key, why in LACKING.items():
-        if key in found:
-            raise DataError(f"requests with start, tokens and latency ({why})", where=path)
+def form_of(keys: Iterable[str]) -> Form | None:
+    """Return the first form all of whose keys are there; None if there is none.
+
+    >>> form_of(["timeStamp", "elapsed", "label"]).tool
+    'JMeter'
+    """
+    known = set(keys)
+    return next((form for form in FORMS if known.issuperset(form.has)), None)
 
 
-def _lists(record: Any, path: Path) -> pd.DataFrame:
-    lists: dict[str, Any] = {
-        key: record.get(key) if isinstance(record, Mapping) else None for key in LISTS
-    }
-    for key, values in lists.items():
+def _each(content: Any, path: Path) -> Iterable[Any]:
+    return content if isinstance(content, list) else [content]
+
+
+# ------------------------------------------------------------------ vLLM and SGLang bench
+
+
+LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
+
+
+def _lists(content: Any, path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield start, lengths, TTFT, gaps and error of each request of one run."""
+    if isinstance(content, list) and len(content) != 1:
+        raise DataError("one run a file", where=path, value=f"{len(content)} lines of runs")
+    record = content[0] if isinstance(content, list) else content
+    lists = [record[name] for name in LISTS]
+    for name, values in zip(LISTS, lists, strict=True):
         if not isinstance(values, list):
-            rule = "a list by request (--save-detailed or --output-details)"
-            raise DataError(rule, where=path, field=key)
-    if len({len(values) for values in lists.values()}) > 1:
-        raise DataError("lists of one length", where=path)
-    errors = record.get("errors") or [""] * len(lists["ttfts"])
-    failed = pd.Series([bool(error) for error in errors], dtype=bool)
-    ttft = pd.Series(lists["ttfts"], dtype="float64").mask(failed)
-    gaps = pd.Series([sum(gaps) for gaps in lists["itls"]], dtype="float64")
-    return pd.DataFrame(
-        {
-            "sent_s": lists["start_times"],
-            "prompt_tokens": lists["input_lens"],
-            "output_tokens": lists["output_lens"],
-            "ttft_s": ttft,
-            "e2e_s": ttft + gaps,
-            "outcome": failed.map({True: "failed", False: "succeeded"}),
-        }
-    )
+            raise DataError("a list by request", where=path, field=name, value=values)
+    if len({len(values) for values in lists}) > 1:
+        raise DataError("lists of one length", where=path, field=", ".join(LISTS))
+    errors = record.get("errors") or [""] * len(lists[0])
+    yield from zip(*lists, errors, strict=True)
 
 
-def _aiperf(records: Sequence[Mapping[str, Any]], path: Path) -> pd.DataFrame:
-    rows = []
-    for number, record in enumerate(records, 1):
-        about, metrics = record["metadata"], record["metrics"] or {}
-        if about.get("benchmark_phase", "profiling") != "profiling":
-            continue
-        where = f"{path}, line {number}"
-        rows.append(
-            {
-                "sent_s": about["request_start_ns"] * UNITS["ns"],
-                "prompt_tokens": _value(metrics, "input_sequence_length", where)
-                or _value(metrics, "error_isl", where),
-                "output_tokens": _value(metrics, "output_sequence_length", where),
-                "ttft_s": _seconds(metrics, "time_to_first_token", where),
-                "e2e_s": _seconds(metrics, "request_latency", where),
-                "outcome": _ended(about, record.get("error")),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _ended(about: Mapping[str, Any], error: Any) -> str:
-    if about.get("was_cancelled"):
-        return "cancelled"
-    return "failed" if error else "succeeded"
-
-
-def _value(metrics: Mapping[str, Any], name: str, where: str) -> float | None:
-    found = metrics.get(name)
-    if found is None:
-        return None
-    value = found.get("value") if isinstance(found, Mapping) else found
-    if not isinstance(value, int | float):
-        raise DataError("a number", where=where, field=name, value=value)
-    return float(value)
-
-
-def _seconds(metrics: Mapping[str, Any], name: str, where: str) -> float | None:
-    value = _value(metrics, name, where)
-    if value is None:
-        return None
-    unit = metrics[name].get("unit") if isinstance(metrics[name], Mapping) else None
-    if unit not in UNITS:
-        raise DataError(f"a unit of {', '.join(UNITS)}", where=where, field=name, value=unit)
-    return value * UNITS[unit]
-
-
-OUTCOMES = {"successful": "succeeded", "errored": "failed", "incomplete": "cancelled"}
-
-
-def _guidellm(record: Mapping[str, Any], path: Path) -> pd.DataFrame:
-    runs = record["benchmarks"]
-    if not isinstance(runs, list) or len(runs) != 1:
-        told = len(runs) if isinstance(runs, list) else runs
-        raise DataError("one benchmark a file", where=path, field="benchmarks", value=told)
-    requests = runs[0].get("requests")
-    if not isinstance(requests, Mapping) or not set(OUTCOMES) & set(requests):
-        rule = f"requests by {', '.join(OUTCOMES)}"
-        raise DataError(rule, where=path, field="benchmarks.0.requests")
-    return pd.DataFrame(
-        [_guided(one, OUTCOMES[kind]) for kind in OUTCOMES for one in requests.get(kind) or []]
-    )
-
-
-def _guided(one: Mapping[str, Any], outcome: str) -> dict[str, Any]:
-    times = one["info"]["timings"]
-    start, first = times.get("request_start"), times.get("first_token_iteration")
-    end = times.get("request_end")
-    begun = start if start is not None else times.get("resolve_start")
+def _listed(request: tuple[Any, ...]) -> Row:
+    start, prompt, output, ttft, gaps, error = request
     return {
-        "sent_s": begun,
+        "sent_s": float(start),
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "ttft_s": None if error else float(ttft),
+        "e2e_s": None if error else float(ttft) + sum(gaps),
+        "outcome": "failed" if error else "succeeded",
+    }
+
+
+# ------------------------------------------------------------------ GuideLLM
+
+ENDS = {"successful": "succeeded", "errored": "failed", "incomplete": "cancelled"}
+
+
+def _guidellm(content: Any, path: Path) -> Iterator[tuple[str, Record]]:
+    """Yield outcome and request of a report of one benchmark."""
+    runs = content["benchmarks"]
+    if not isinstance(runs, list) or len(runs) != 1:
+        found = len(runs) if isinstance(runs, list) else runs
+        rule = "one benchmark a file (GuideLLM writes one for a single --rate)"
+        raise DataError(rule, where=path, field="benchmarks", value=found)
+    requests = runs[0].get("requests")
+    if not isinstance(requests, Mapping) or not set(ENDS) & set(requests):
+        rule = f"requests by {', '.join(ENDS)}"
+        raise DataError(rule, where=path, field="benchmarks.0.requests")
+    for end, outcome in ENDS.items():
+        yield from ((outcome, request) for request in requests.get(end) or [])
+
+
+def _guided(request: tuple[str, Record]) -> Row:
+    outcome, one = request
+    if "info" in one:  # 0.4 and newer
+        times = one["info"]["timings"]
+        start, first, end = (
+            times.get(n) for n in ("request_start", "first_token_iteration", "request_end")
+        )
+        sent = start if start is not None else times["resolve_start"]
+    else:  # 0.2 and 0.3
+        start, first, end = (one.get(n) for n in ("start_time", "first_token_time", "end_time"))
+        sent = one["start_time"]
+    return {
+        "sent_s": sent,
         "prompt_tokens": one.get("prompt_tokens"),
         "output_tokens": one.get("output_tokens"),
         "ttft_s": None if first is None or start is None else first - start,
         "e2e_s": None if end is None or start is None else end - start,
         "outcome": outcome,
     }
+
+
+# ------------------------------------------------------------------ AIPerf
+
+
+def _profiled(content: Any, path: Path) -> Iterator[Record]:
+    """Yield the records of the measured phase: warm-up requests are no part of the run."""
+    for record in content if isinstance(content, list) else [content]:
+        about = record["metadata"]
+        phase = about.get("benchmark_phase", about.get("credit_phase", "profiling"))
+        if phase == "profiling":
+            yield record
+
+
+def _aiperf(record: Record) -> Row:
+    about, metrics, error = record["metadata"], record["metrics"] or {}, record.get("error")
+    start_ns = about["request_start_ns"] if "request_start_ns" in about else about["timestamp_ns"]
+    prompt = _value(metrics, "input_sequence_length")
+    outcome = "cancelled" if about.get("was_cancelled") else "failed" if error else "succeeded"
+    return {
+        "sent_s": start_ns * UNITS["ns"],
+        "prompt_tokens": prompt if prompt is not None else _value(metrics, "error_isl"),
+        "output_tokens": _value(metrics, "output_sequence_length"),
+        "ttft_s": _seconds(metrics, "time_to_first_token", "ttft"),
+        "e2e_s": _seconds(metrics, "request_latency"),
+        "outcome": outcome,
+    }
+
+
+def _value(metrics: Record, name: str) -> float | None:
+    found = metrics.get(name)
+    value = found.get("value") if isinstance(found, Mapping) else found
+    return None if value is None else float(value)
+
+
+def _seconds(metrics: Record, *names: str) -> float | None:
+    """Return the first of some metrics that is there, in s; ValueError for an unknown unit."""
+    for name in names:
+        value = _value(metrics, name)
+        if value is not None:
+            unit = metrics[name].get("unit") if isinstance(metrics[name], Mapping) else None
+            if unit not in UNITS:
+                msg = f"{name}: a unit of {', '.join(UNITS)}, got {unit!r}"
+                raise ValueError(msg)
+            return value * UNITS[unit]
+    return None
+
+
+# ------------------------------------------------------------------ inference-perf, JMeter
+
+
+def _lifecycle(record: Record) -> Row:
+    info, start, end = record["info"], float(record["start_time"]), float(record["end_time"])
+    times: Sequence[float] = info.get("output_token_times") or ()
+    failed = bool(record.get("error"))
+    return {
+        "sent_s": start,
+        "prompt_tokens": info["input_tokens"],
+        "output_tokens": info["output_tokens"],
+        "ttft_s": float(times[0]) - start if times and not failed else None,
+        "e2e_s": None if failed else end - start,
+        "outcome": "failed" if failed else "succeeded",
+    }
+
+
+def _jmeter(row: Record) -> Row:
+    failed = str(row.get("success", "true")).strip().lower() != "true"
+    return {
+        "sent_s": float(row["timeStamp"]) * UNITS["ms"],
+        "prompt_tokens": row["prompt_tokens"],
+        "output_tokens": row["output_tokens"],
+        "e2e_s": None if failed else float(row["elapsed"]) * UNITS["ms"],
+        "outcome": "failed" if failed else "succeeded",
+    }
+
+
+NO_OPTION = "and no option writes them"
+FORMS = (
+    Form(tool="vLLM or SGLang bench", has=LISTS, requests=_lists, row=_listed),
+    Form(tool="SGLang bench_serving", has=("tag", "ttfts", "itls"),
+         lacks="start_times, which this version does not write with --output-details"),
+    Form(tool="vLLM bench serve", has=("ttfts", "itls"),
+         lacks="start_times, which this version does not write with --save-detailed"),
+    Form(tool="SGLang bench_serving", has=("tag", "completed"),
+         lacks="single requests: --output-details writes them"),
+    Form(tool="vLLM bench serve", has=("completed", "request_throughput"),
+         lacks="single requests: --save-result --save-detailed writes them"),
+    Form(tool="GuideLLM", has=("benchmarks",), requests=_guidellm, row=_guided),
+    Form(tool="AIPerf", has=("metadata", "metrics"), requests=_profiled, row=_aiperf),
+    Form(tool="AIPerf", has=("request_latency", "input_config"),
+         lacks="single requests: --export-level records writes profile_export.jsonl"),
+    Form(tool="inference-perf", has=("start_time", "end_time", "info"),
+         requests=_each, row=_lifecycle),
+    Form(tool="inference-perf", has=("load_summary",),
+         lacks="single requests: report.request_lifecycle.per_request: true writes them"),
+    Form(tool="GenAI-Perf or Perf Analyzer", has=("experiments",),
+         lacks=f"token counts of requests, {NO_OPTION} to profile_export.json"),
+    Form(tool="GenAI-Perf", has=("request_throughput", "request_latency"),
+         lacks=f"single requests with token counts, {NO_OPTION}"),
+    Form(tool="Perf Analyzer", has=("Concurrency", "Inferences/Second"),
+         lacks=f"single requests with token counts, {NO_OPTION}"),
+    Form(tool="LLMPerf", has=("end_to_end_latency_s",),
+         lacks=f"start times of requests, {NO_OPTION}"),
+    Form(tool="JMeter", has=("timeStamp", "elapsed", "prompt_tokens", "output_tokens"),
+         requests=_each, row=_jmeter),
+    Form(tool="JMeter", has=("timeStamp", "elapsed"),
+         lacks="token counts: the property sample_variables=prompt_tokens,output_tokens writes "
+               "variables of those names"),
+    Form(tool="k6", has=("metric_name", "metric_value"),
+         lacks=f"token counts of a request, {NO_OPTION}"),
+    Form(tool="k6", has=("type", "metric", "data"),
+         lacks=f"token counts of a request, {NO_OPTION}"),
+    Form(tool="k6", has=("root_group", "metrics"),
+         lacks=f"single requests with token counts, {NO_OPTION}"),
+    Form(tool="Locust", has=("Request Count", "Failure Count"),
+         lacks=f"single requests with token counts, {NO_OPTION}; log them in a request event"),
+    Form(tool="Locust", has=("User Count", "Timestamp"),
+         lacks=f"single requests with token counts, {NO_OPTION}; log them in a request event"),
+)  # fmt: skip
+"""The known forms, the more special first."""
+TOOLS = tuple(dict.fromkeys(form.tool for form in FORMS if form.requests))

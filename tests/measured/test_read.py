@@ -92,10 +92,10 @@ def test_keys_that_nothing_is_made_of_are_told(folder):
         ({"prompt_tokens": None}, "requests.csv: prompt_tokens: a required column"),
         ({"intended_start_s": None}, "requests.csv: intended_start_s: a required column"),
         ({"e2e_s": None, "ttft_s": None}, "ttft_s, first_token_s, e2e_s or finish_s"),
-        ({"e2e_s": -1.0}, "e2e_s: finite numbers, not negative, got -1.0"),
-        ({"ttft_s": "soon"}, "ttft_s: numbers"),
+        ({"e2e_s": -1.0}, "at least one readable request, got '4 × e2e_s is negative'"),
+        ({"ttft_s": "soon"}, "4 × ttft_s is no number"),
         ({"outcome": "gone"}, "outcome: one of succeeded, "),
-        ({"output_tokens": 0}, "prompt and output tokens of every success"),
+        ({"output_tokens": 0}, "at least one request with start and tokens"),
     ],
 )
 def test_a_broken_table_is_refused_by_field(folder, rows, change, message):

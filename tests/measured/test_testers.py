@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from capplan.measured import read_measured
+from capplan.measured.testers import FORMS
 from capplan.schema import DataError
 
 START_NS = 1759813207532900363
@@ -137,25 +138,142 @@ K6 = "metric_name,timestamp,metric_value,url\nhttp_req_duration,1700000000,12.5,
 LOCUST = "Type,Name,Request Count,Failure Count\nPOST,/v1/completions,10,0\n"
 
 
+INFERENCE_PERF = {"load_summary": {"count": 80}, "successes": {"count": 72}}
+JTL = "timeStamp,elapsed,label,success\n1759522419000,1000,chat,true\n"
+K6_POINT = {"type": "Point", "metric": "http_req_duration", "data": {"value": 1.0}}
+SUMMARY = {"completed": 10, "request_throughput": 1.0, "mean_ttft_ms": 3.0}
+GENAI_SUMMARY = {"request_throughput": {"avg": 1.2}, "request_latency": {"avg": 100.0}}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("online.jsonl", WITHOUT_STARTS, "start_times: a list by request"),
-        ("individual_responses.json", [LLMPERF], "do not say when a request was sent"),
-        ("profile_export.json", GENAI_PERF, "GenAI-Perf's profile_export.json tells no token"),
+        (
+            "online.jsonl",
+            {"tag": None, **WITHOUT_STARTS},
+            "of SGLang .* lacks start_t.*--output-d",
+        ),
+        ("online.json", WITHOUT_STARTS, "of vLLM bench serve lacks start_times.*--save-detailed"),
+        ("result.json", SUMMARY, "of vLLM bench serve lacks single requests: .*--save-detailed"),
+        ("online.jsonl", {"tag": "", **SUMMARY}, "of SGLang .* lacks single .*--output-details"),
+        ("individual_responses.json", [LLMPERF], "of LLMPerf lacks start times"),
+        ("profile_export.json", GENAI_PERF, "of GenAI-Perf or Perf Analyzer lacks token counts"),
+        ("profile_export_genai_perf.json", GENAI_SUMMARY, "of GenAI-Perf lacks single requests"),
+        (
+            "profile_export_aiperf.json",
+            {"input_config": {}, **GENAI_SUMMARY},
+            "of AIPerf .* records",
+        ),
+        ("summary_lifecycle_metrics.json", INFERENCE_PERF, "of inference-perf .*per_request: true"),
         ("benchmarks.json", report({"requests": {}}, {"requests": {}}), "one benchmark a file.*2"),
         ("benchmarks.json", report({"requests": {}}), "benchmarks.0.requests: requests by succ"),
-        ("result.json", {"mean_ttft_ms": 3.0}, "start_times: a list by request"),
-        ("metrics.csv", K6, "k6's CSV tells no token counts"),
-        ("stats.csv", LOCUST, "Locust's statistics tell no single requests"),
+        ("results.jtl", JTL, "of JMeter lacks token counts: .*sample_variables"),
+        ("metrics.csv", K6, "of k6 lacks token counts"),
+        ("points.json", f"{json.dumps(K6_POINT)}\n{json.dumps(K6_POINT)}\n", "of k6 lacks token"),
+        ("stats.csv", LOCUST, "of Locust lacks single requests"),
+        ("other.json", {"answer": 42}, "a file of vLLM or SGLang bench, GuideLLM, .*keys answer"),
         ("lines.jsonl", [1, 2], "an object a line"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_with_the_reason(tmp_path, name, content, said):
+def test_what_cannot_be_replayed_names_its_tool_and_what_it_lacks(tmp_path, name, content, said):
     file = tmp_path / name
     file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     with pytest.raises(DataError, match=said):
         read_measured(file)
+
+
+def test_a_message_never_names_an_option_of_another_tool():
+    options = {
+        "vLLM": {"--save-detailed", "--save-result"}, "SGLang": {"--output-details"},
+        "AIPerf": {"--export-level"}, "JMeter": {"sample_variables"},
+        "inference-perf": {"per_request"},
+    }  # fmt: skip
+    for form in FORMS:
+        for tool, names in options.items():
+            assert tool in form.tool or not any(name in form.lacks for name in names), form
+
+
+def test_guidellm_of_0_3_tells_times_beside_the_tokens(tmp_path):
+    one = {
+        "start_time": 100.0, "end_time": 101.5, "first_token_time": 100.2, "prompt_tokens": 200,
+        "output_tokens": 50,
+    }  # fmt: skip
+    other = {**one, "start_time": 102.0, "end_time": 104.0, "first_token_time": 102.5}
+    file = tmp_path / "benchmarks.json"
+    runs = report({"requests": {"successful": [one, other], "errored": [], "incomplete": []}})
+    file.write_text(json.dumps(runs), encoding="utf-8")
+    rows = read_measured(file).requests
+    assert rows["start_s"].tolist() == pytest.approx([0.0, 2.0])
+    assert rows["ttft_s"].tolist() == pytest.approx([0.2, 0.5])
+    assert rows["e2e_s"].tolist() == pytest.approx([1.5, 2.0])
+
+
+def test_aiperf_of_0_1_names_its_phase_and_first_token_otherwise(tmp_path):
+    record = aiperf(1.0)
+    metrics = record["metrics"]
+    metrics["ttft"] = metrics.pop("time_to_first_token")
+    about = {"timestamp_ns": START_NS, "credit_phase": "profiling"}
+    lines = [
+        {**record, "metadata": about},
+        {**record, "metadata": {**about, "credit_phase": "warmup"}},
+    ]
+    file = tmp_path / "profile_export.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    rows = read_measured(file).requests
+    assert len(rows) == 1
+    assert rows["ttft_s"].iloc[0] == pytest.approx(0.255886568)
+
+
+def lifecycle(start, **changes):
+    info = {
+        "input_tokens": 300,
+        "output_tokens": 3,
+        "output_token_times": [start + 0.1, start + 0.9],
+    }
+    return {"start_time": start, "end_time": start + 1.0, "info": info, "error": None, **changes}
+
+
+def test_inference_perf_tells_token_times_of_each_request(tmp_path):
+    records = [lifecycle(5000.0), lifecycle(5002.0), lifecycle(5003.0, error={"type": "Timeout"})]
+    file = tmp_path / "per_request_lifecycle_metrics.json"
+    file.write_text(json.dumps(records), encoding="utf-8")
+    rows = read_measured(file).requests
+    assert rows["start_s"].tolist() == pytest.approx([0.0, 2.0, 3.0])
+    assert rows["ttft_s"].tolist()[:2] == pytest.approx([0.1, 0.1])
+    assert rows["e2e_s"].tolist()[:2] == pytest.approx([1.0, 1.0])
+    assert rows["outcome"].tolist() == ["succeeded", "succeeded", "failed"]
+
+
+def test_jmeter_is_read_if_its_samples_carry_token_counts(tmp_path):
+    file = tmp_path / "results.jtl"
+    file.write_text(
+        "timeStamp,elapsed,label,success,Latency,prompt_tokens,output_tokens\n"
+        "1759522419000,1000,chat,true,150,200,20\n1759522421500,2000,chat,false,150,210,0\n"
+    )
+    rows = read_measured(file).requests
+    assert rows["start_s"].tolist() == pytest.approx([0.0, 2.5])
+    assert rows["e2e_s"].iloc[0] == pytest.approx(1.0)
+    assert rows["outcome"].tolist() == ["succeeded", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (
+            lifecycle(5003.0, info={"input_tokens": 300, "output_tokens": 0}),
+            "an answer without tokens",
+        ),
+        (lifecycle(5003.0, end_time=None), "unreadable"),
+        (lifecycle(5003.0, end_time=4000.0), "e2e_s is negative"),
+        ({"start_time": None, "end_time": 1.0, "info": {}}, "unreadable"),
+    ],
+)
+def test_one_odd_row_is_dropped_and_counted_not_the_file(tmp_path, odd, reason):
+    file = tmp_path / "per_request_lifecycle_metrics.json"
+    file.write_text(json.dumps([lifecycle(5000.0), lifecycle(5001.0), odd]), encoding="utf-8")
+    found = read_measured(file)
+    assert len(found.requests) == 2
+    assert any("1 row of 3 dropped" in note and reason in note for note in found.notes)
 
 
 def test_several_runs_in_a_file_are_not_taken_for_one(tmp_path):
@@ -165,10 +283,10 @@ def test_several_runs_in_a_file_are_not_taken_for_one(tmp_path):
         read_measured(file)
 
 
-def test_a_metric_of_unknown_unit_is_refused(tmp_path):
+def test_a_metric_of_unknown_unit_makes_its_row_unreadable(tmp_path):
     record = aiperf()
     record["metrics"]["request_latency"]["unit"] = "fortnights"
     file = tmp_path / "profile_export.jsonl"
     file.write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 1: request_latency: a unit of ns, .*fortnights"):
+    with pytest.raises(DataError, match=r"request_latency: a unit of ns, .*fortnights"):
         read_measured(file)
