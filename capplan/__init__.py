@@ -15,6 +15,7 @@ _HOME = {
     "read_trace": "capplan.traffic.readers",
     "profile": "capplan.traffic.profile",
     "draw": "capplan.traffic.draw",
+    "recorded": "capplan.traffic.draw",
     "Scenario": "capplan.scenario",
     "scenario": "capplan.starter",
     "load_scenario": "capplan.scenario.files",

@@ -8,19 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_json, print_table, spread
+from capplan.cli.output import print_frame, print_json
 from capplan.cli.parsing import add_command, add_json, assignment, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from capplan.traffic.sample import Reading
 
 COLUMN_OPTIONS = (
     ("--column", "column of a trace and the file's column that holds it", "OURS=THEIRS"),
     ("--unit", "column of times and its unit in the file, such as arrival_s=ms", "OURS=UNIT"),
 )
-TOKENS = ("mean", "p50", "p95", "p99", "max")
 
 
 def add(commands: Any) -> None:
@@ -66,14 +63,14 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.traffic.profile import profile
     from capplan.traffic.sample import read_base
 
-    trace = read_base(args.trace, _reading(args))
-    document = profile(trace).to_json()
+    found = profile(read_base(args.trace, _reading(args)))
     if args.json:
-        print_json(document)
+        print_json(found.to_json())
     else:
-        sys.stdout.write(f"{trace.source}: {trace.ledger.sentence()}\n")
-        sys.stdout.writelines(f"{note}\n" for note in trace.notes)
-        _print(document)
+        sys.stdout.write(f"{found.as_text()}\n")
+        print_frame(found.length_table())
+        print_frame(found.period_table())
+        print_frame(found.patience_table())
     return exits.DONE
 
 
@@ -95,40 +92,3 @@ def _reading(args: argparse.Namespace) -> Reading:
         span_s=args.span,
         only=args.only,
     )
-
-
-def _print(document: Mapping[str, Any]) -> None:
-    keys = ("duration_s", "rate_rps", "gap_cv", "peak_to_mean_60s")
-    sys.stdout.write("\n")
-    print_table([(key, document.get(key)) for key in keys], ["", "all"])
-    tokens = ("prompt_tokens", "output_tokens")
-    _print_more(((key, *spread(document[key], TOKENS)) for key in tokens), ["", *TOKENS])
-    each = ("rate_rps", "gap_cv", "concurrency", "share_of_time", "longest_s")
-    periods = document["periods"].items()
-    _print_more(((name, *spread(entry, each)) for name, entry in periods), ["period", *each])
-    held = ("mean", "p50", "p99", "max")
-    groups = {**document["by_class"], "all": document}
-    _print_more(
-        (
-            (name, *spread(entry["concurrency"]["in_flight"], held))
-            for name, entry in groups.items()
-        ),
-        ["in flight", *held],
-    )
-    waits = {name: entry["acceptable_wait"] for name, entry in groups.items()}
-    _print_more(
-        ((name, wait["source"], wait["p50_s"]) for name, wait in waits.items()),
-        ["acceptable wait", "known from", "p50_s"],
-    )
-    by_class = document["by_class"].items()
-    _print_more(
-        ((name, *spread(entry, keys[1:])) for name, entry in by_class), ["class", *keys[1:]]
-    )
-
-
-def _print_more(rows: Iterable[Sequence[Any]], heads: Sequence[str]) -> None:
-    """Print a table below a blank line; nothing where it has no rows."""
-    kept = list(rows)
-    if kept:
-        sys.stdout.write("\n")
-        print_table(kept, heads)

@@ -11,15 +11,13 @@ from capplan.pages import (
     buckets,
     budget,
     fidelity,
-    fits,
     goals,
     pools,
     ramp,
     recomputed,
     sizing,
-    traffic,
 )
-from capplan.pages.conclusion import capacity_table, conclude
+from capplan.pages.conclusion import conclude
 from capplan.pages.frontend import has_reader
 from capplan.pages.page import Page, open_page
 from capplan.pages.showing import drawn, show
@@ -30,12 +28,10 @@ __all__ = [
     "batching",
     "buckets",
     "budget",
-    "capacity_table",
     "conclude",
     "counted",
     "drawn",
     "fidelity",
-    "fits",
     "format_value",
     "goals",
     "has_reader",
@@ -49,5 +45,4 @@ __all__ = [
     "show",
     "sizing",
     "table",
-    "traffic",
 ]

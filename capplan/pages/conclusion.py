@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CONCLUSION = "conclusion.json"
 """Artefact of the last notebook: ``verdict`` (``outcome``, ``reasons``, ``scope``, ``defaults``),
-``parts``, ``figures`` (``name``, ``value``, ``unit``, or a mapping of names to values),
+``parts``, ``limits`` (the capacity table), ``figures`` (``name``, ``value``, ``unit``, or a mapping of names to values),
 ``warnings`` and ``assumptions`` (lists of sentences). Every key is optional."""
 DESCRIPTION = "description"
 """Outcome of a part that describes and makes no promise."""
@@ -49,6 +49,8 @@ class Conclusion(Displayed):
     scope: Mapping[str, Any] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
     """Rules whose limit is a default, not a promise."""
+    limits: tuple[Mapping[str, Any], ...] = ()
+    """The capacity table that the sizing page left, row by row."""
     figures: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -112,11 +114,21 @@ class Conclusion(Displayed):
         rows = [(one["name"], one["value"], one.get("unit", "")) for one in self.figures]
         return pd.DataFrame(rows, columns=["name", "value", "unit"], dtype=object)
 
+    def limit_table(self) -> pd.DataFrame:
+        """Return the operating limits: each load, its replicas, and the action that protects it."""
+        columns = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
+        table = pd.DataFrame(list(self.limits), columns=columns)
+        return table.assign(
+            load_rps=pd.to_numeric(table["load_rps"]),
+            protective_action=once(table["protective_action"]),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the artefact that the report's first page is made from."""
         return {
             "verdict": self.verdict,
             "parts": plain(self.parts),
+            "limits": plain(self.limits),
             "figures": plain(self.figures),
             "warnings": list(self.warnings),
             "assumptions": list(self.assumptions),
@@ -156,6 +168,7 @@ def read_conclusion(run_folder: Path) -> Conclusion:
         reasons=tuple(reasons),
         scope=verdict.get("scope") or {},
         defaults=tuple(verdict.get("defaults") or ()),
+        limits=tuple(data.get("limits") or ()),
         figures=tuple(_named_figures(data.get("figures") or ())),
         warnings=tuple(data.get("warnings") or ()),
         assumptions=tuple(data.get("assumptions") or ()),
@@ -194,6 +207,7 @@ def conclude(
     run = Part(part="promises", outcome=verdict.outcome, finding=verdict.summary())
     parts = (*_parts(page), run)
     defaults = sorted({rule_words(reason.rule) for reason in verdict.defaults})
+    sized = page.find("capacity_table.json") or {}
     open_parts = (p for p in parts if p.outcome not in ("pass", DESCRIPTION))
     return Conclusion(
         outcome=worst(p.outcome for p in parts if p.outcome != DESCRIPTION),
@@ -201,6 +215,7 @@ def conclude(
         reasons=verdict.reasons,
         scope=verdict.to_json()["scope"],
         defaults=tuple(defaults),
+        limits=tuple(sized.get("capacity_table", ())),
         figures=tuple(_figures(result)),
         warnings=(
             *(f"{p.part}: {p.finding}" for p in open_parts),
@@ -282,14 +297,3 @@ def _margin(left: Any) -> tuple[str, str]:
     ]
     finding = f"replicas of {left['pool']} that keep every promise: {listed(numbers)}"
     return left["verdict"]["outcome"], finding
-
-
-def capacity_table(page: Page) -> pd.DataFrame:
-    """Return the capacity table that the sizing page left; no rows if that page has not run."""
-    left = page.find("capacity_table.json") or {"capacity_table": []}
-    columns = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
-    table = pd.DataFrame(left["capacity_table"], columns=columns)
-    return table.assign(
-        load_rps=pd.to_numeric(table["load_rps"]),
-        protective_action=once(table["protective_action"]),
-    )

@@ -51,30 +51,6 @@ class Page:
 
         return write_run(result, verdict, self.folder / "simulated" / inputs_of(result).run_id)
 
-    def traffic(self) -> Trace:
-        """Return what the scenario rests on: its trace as recorded, or a draw where laws stand.
-
-        Classes, tenants, deadlines that the trace lacks are filled as :func:`capplan.draw` does.
-        """
-        from dataclasses import replace
-
-        from capplan.traffic.assign import completed
-        from capplan.traffic.sample import base_trace
-
-        base = base_trace(self.scenario.traffic)
-        if base is None:
-            return self.draw()
-        frame, notes = completed(base.frame, self.scenario, seed=self.seed, replication=0)
-        kept = [name for name in base.frame if name not in frame]
-        return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
-
-    def states(self, column: str) -> bool:
-        """Return whether the trace itself holds values of a column, or the scenario fills it."""
-        from capplan.traffic.sample import base_trace
-
-        base = base_trace(self.scenario.traffic)
-        return base is not None and column in base.frame and bool(base.frame[column].notna().any())
-
     def draw(self, *, requests: int = 0) -> Trace:
         """Return the requests of this study, at most ``requests`` of them (0 = all)."""
         from capplan.scenario.files import with_values

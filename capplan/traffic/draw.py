@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,6 +97,19 @@ def draw(
         notes=(*origin, *notes, *changed),
         prefix_block_tokens=blocks,
     )
+
+
+def recorded(scenario: Scenario, *, seed: int = 0) -> Trace:
+    """Return the scenario's trace as recorded, or a draw of a scenario without one.
+
+    Classes, tenants and deadlines that the trace lacks are filled as :func:`draw` does.
+    """
+    base = base_trace(scenario.traffic)
+    if base is None:
+        return draw(scenario, seed=seed)
+    frame, notes = completed(base.frame, scenario, seed=seed, replication=0)
+    kept = [name for name in base.frame if name not in frame]
+    return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
 
 
 def _is_cut(scenario: Scenario, rows: int) -> bool:

@@ -62,8 +62,8 @@ def test_people_see_the_assumptions_periods_and_patience(capsys):
     assert main(["profile", "sample"]) == 0
     told = capsys.readouterr().out
     assert "generated from published figures" in told
-    for head in ("period", "in flight", "acceptable wait", "class"):
-        assert f"\n{head} " in told
+    for head in ("request class", "period", "patience from", "in flight p99"):
+        assert head in told
     assert "unknown" in told
 
 

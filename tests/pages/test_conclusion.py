@@ -6,7 +6,7 @@ import pytest
 
 from capplan import pages
 from capplan.encoding import to_text
-from capplan.pages.conclusion import capacity_table, conclude
+from capplan.pages.conclusion import conclude
 from capplan.results import mean_segments, segments
 from capplan.simulation import simulate
 from capplan.slo import judge
@@ -62,8 +62,8 @@ def test_the_artefact_is_json_that_the_report_reads(conclusion):
     assert any("has not run" in warning for warning in data["warnings"])
 
 
-def test_a_capacity_table_that_was_not_made_has_no_rows(page):
-    assert capacity_table(page).empty
+def test_limits_that_were_not_sized_have_no_rows(conclusion):
+    assert conclusion.limit_table().empty
 
 
 def test_the_time_by_layer_adds_up_to_the_mean_latency(result):

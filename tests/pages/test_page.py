@@ -29,14 +29,6 @@ def test_a_trace_that_is_not_there_is_an_error():
         page.draw()
 
 
-def test_the_traffic_of_a_study_keeps_its_ledger_and_fills_what_the_trace_lacks():
-    page = pages.open_page("chat-service", seed=1)
-    trace = page.traffic()
-    assert trace.ledger.kept == len(trace)
-    assert trace.frame[["request_class", "tenant", "deadline_s"]].notna().all().all()
-    assert len(page.draw(requests=50)) == 50
-
-
 def test_classes_keep_the_order_of_the_scenario():
     page = pages.open_page("chat-service")
     frame = page.in_order(page.draw(requests=200).frame)

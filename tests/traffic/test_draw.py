@@ -13,7 +13,7 @@ from capplan.scenario.classes import FixedSize, LognormalSize
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import TRACE, DataError, names
 from capplan.traffic.copies import occurrence
-from capplan.traffic.draw import draw
+from capplan.traffic.draw import draw, recorded
 from capplan.traffic.laws import Z95, sizes
 from capplan.traffic.sample import read_base
 from capplan.traffic.trace import from_frame
@@ -152,8 +152,8 @@ def test_a_replay_is_the_trace_as_recorded(chat, base):
     known = ["request_id", "arrival_s", "prompt_tokens", "output_tokens", "request_class"]
     known += ["tenant", "session", "streaming", "priority"]
     pd.testing.assert_frame_equal(frame[known], base.frame[known])
-    for drawn, recorded in zip(frame["prefix_blocks"], base.frame["prefix_blocks"], strict=True):
-        assert np.array_equal(drawn, recorded)
+    for drawn, own in zip(frame["prefix_blocks"], base.frame["prefix_blocks"], strict=True):
+        assert np.array_equal(drawn, own)
 
 
 def test_recorded_times_are_multiplied_by_the_time_scale(chat, base):
@@ -184,14 +184,14 @@ def test_superposing_keeps_rate_and_joint_lengths(chat, base, scale):
 
 def assert_joint_lengths(frame, base):
     columns = ["prompt_tokens", "output_tokens"]
-    for (name, rows), (_, recorded) in zip(
+    for (name, rows), (_, own) in zip(
         frame.groupby("request_class"), base.groupby("request_class"), strict=True
     ):
         for column in columns:
             for q in (0.5, 0.95):
-                expected = recorded[column].quantile(q, interpolation="nearest")
+                expected = own[column].quantile(q, interpolation="nearest")
                 assert_quantile(rows[column], q, expected)
-        ours, theirs = (t[columns].corr("spearman").iloc[0, 1] for t in (rows, recorded))
+        ours, theirs = (t[columns].corr("spearman").iloc[0, 1] for t in (rows, own))
         assert abs(ours - theirs) < 3.29 * 1.1 / np.sqrt(len(rows)), name
 
 
@@ -627,3 +627,10 @@ def test_a_reading_that_makes_no_sense_is_an_error(chat, tmp_path, values, rule)
     file.write_text("arrival_s,prompt_tokens,output_tokens\n1,1,1\n2,2,2\n")
     with pytest.raises(DataError, match=rule):
         draw(with_values(chat, {"traffic.trace": str(file), **values}))
+
+
+def test_a_recorded_trace_keeps_its_ledger_and_the_scenario_fills_what_it_lacks():
+    trace = recorded(load_scenario("chat-service"), seed=1)
+    assert trace.ledger.kept == len(trace) == 20_053
+    assert trace.frame[["request_class", "tenant", "deadline_s"]].notna().all().all()
+    assert recorded(load_scenario("benchmark")).frame.equals(draw(load_scenario("benchmark")).frame)

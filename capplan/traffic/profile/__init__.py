@@ -10,8 +10,9 @@ from capplan.traffic.profile.concurrency import (
     in_flight,
     in_flight_steps,
 )
+from capplan.traffic.profile.demand import Demand, Period
 from capplan.traffic.profile.lengths import Lengths
-from capplan.traffic.profile.summary import Demand, Period, TrafficProfile, profile
+from capplan.traffic.profile.summary import TrafficProfile, profile
 
 __all__ = [
     "DEFAULT_SERVICE_TIME",

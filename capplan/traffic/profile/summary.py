@@ -3,130 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
+from capplan.display import Displayed
+from capplan.encoding import plain
+from capplan.formatting import counted, format_value
 from capplan.traffic.buckets import Buckets, length_buckets
 from capplan.traffic.ledger import Ledger
-from capplan.traffic.periods import BURST, CHANCE, NAMES, Periods, find_periods
+from capplan.traffic.periods import CHANCE, Periods, find_periods
 from capplan.traffic.profile import callers
-from capplan.traffic.profile.arrivals import (
-    Arrivals,
-    arrivals,
-    dispersion,
-    drift,
-    moment,
-    time_of_day,
-    variation,
-)
-from capplan.traffic.profile.concurrency import (
-    InFlight,
-    Service,
-    ServiceTime,
-    in_flight,
-    service_times,
-)
-from capplan.traffic.profile.fits import Fit, gap_fits, length_fit
-from capplan.traffic.profile.lengths import Lengths, correlation, flags, lengths
+from capplan.traffic.profile.arrivals import drift, moment, time_of_day
+from capplan.traffic.profile.concurrency import Service, ServiceTime, service_times
+from capplan.traffic.profile.demand import Demand, Mask, Period, demand_of
+from capplan.traffic.profile.lengths import Lengths
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from capplan.traffic.trace import Trace
 
-Mask = npt.NDArray[np.bool_]
+MOST_LEVELS = 400
+"""Points of the chart of the time above a number in flight."""
+LEAST_HOURS = 24
+"""Hours of the day that a trace must cover before one of them is called the fullest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Demand:
-    """What one group of requests asks for: arrivals, lengths, concurrency, patience."""
-
-    arrivals: Arrivals
-    prompt_tokens: Lengths
-    output_tokens: Lengths
-    correlation: Mapping[str, float | int]
-    flags: tuple[Mapping[str, Any], ...]
-    mean_service_s: float
-    in_flight: InFlight
-    streaming_fraction: float
-    acceptable_wait: Mapping[str, Any]
-    periods: Mapping[str, Period]
-    gap_fits: tuple[Fit, ...]
-    prompt_fit: Fit | None
-    output_fit: Fit | None
-
-    @property
-    def concurrency(self) -> float:
-        """Mean requests in flight, rate × mean service time.
-
-        Source: Little, "A Proof for the Queuing Formula: L = λW", Operations Research 9, 1961.
-        """
-        return self.arrivals.rate_rps * self.mean_service_s
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under the names of the command line's contract."""
-        return {
-            **self.arrivals.to_json(),
-            "prompt_tokens": self.prompt_tokens.to_json(),
-            "output_tokens": self.output_tokens.to_json(),
-            "correlation": dict(self.correlation),
-            "flags": [dict(flag) for flag in self.flags],
-            "streaming_fraction": self.streaming_fraction,
-            "acceptable_wait": dict(self.acceptable_wait),
-            "concurrency": {
-                "little": self.concurrency,
-                "mean_service_s": self.mean_service_s,
-                "in_flight": self.in_flight.to_json(),
-            },
-            "periods": {name: period.to_json() for name, period in self.periods.items()},
-            "fits": {
-                "gaps": [fit.to_json() for fit in self.gap_fits],
-                "prompt_tokens": self.prompt_fit.to_json() if self.prompt_fit else None,
-                "output_tokens": self.output_fit.to_json() if self.output_fit else None,
-            },
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Period:
-    """A kind of period: its time, its rate and what its requests ask for.
-
-    Gaps are those inside one stretch, the index of dispersion that of the bins by which bursts are
-    told; those of bursts are chosen for being full, so theirs says little.
-    """
-
-    name: str
-    how: str
-    seconds: float
-    share_of_time: float
-    stretches: int
-    longest_s: float
-    requests: int
-    rate_rps: float
-    concurrency: float
-    gap_cv: float
-    index_of_dispersion: Mapping[str, float]
-    prompt_tokens: Lengths
-    output_tokens: Lengths
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        plain = ("how", "seconds", "share_of_time", "stretches", "longest_s", "requests",
-                 "rate_rps", "concurrency", "gap_cv", "index_of_dispersion")  # fmt: skip
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "prompt_tokens": self.prompt_tokens.to_json(),
-            "output_tokens": self.output_tokens.to_json(),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrafficProfile:
+class TrafficProfile(Displayed):
     """The profile of a trace, overall, per class and per period.
 
     ``tenants``, ``sessions``, ``priorities`` and ``prefix_reuse`` are None where the trace has no
@@ -204,25 +111,217 @@ class TrafficProfile:
             "drift": dict(self.drift),
             "length_buckets": {name: b.to_json() for name, b in self.buckets.items()},
         }
-        plain: dict[str, Any] = json_value(document)
-        return plain
+        found: dict[str, Any] = plain(document)
+        return found
 
+    def summary(self) -> str:
+        """Return what was read, and what of it decides capacity: rate, bursts, lengths, waits."""
+        prompt, output = self.prompt_tokens["p99"], self.output_tokens["p99"]
+        sentences = [
+            f"{self.source}: {self.ledger.sentence()}",
+            *self.notes,
+            f"On average {format_value(self.rate_rps, '_rps')} arrive over "
+            f"{format_value(self.duration_s, '_s')}; the fullest minute holds "
+            f"{format_value(self.overall.arrivals.peak_to_mean_60s)} times as many as the mean.",
+            self._bursts(),
+            f"The longest percent of prompts starts at {format_value(prompt, '_tokens')}, of "
+            f"outputs at {format_value(output, '_tokens')}.",
+            *(str(flag["advice"]) for flag in self.overall.flags),
+            self._patience(),
+        ]
+        return " ".join(sentences)
 
-def json_value(value: Any) -> Any:
-    """Return the value with NaN as None and infinities as text, down to the leaves.
+    def _bursts(self) -> str:
+        burst = self.periods["burst"]
+        if not burst.seconds:
+            return "No second holds more requests than its minute explains: there are no bursts."
+        often = "far more" if self.bursts_distinct else "hardly more"
+        return (
+            f"Bursts take {format_value(burst.share_of_time, '_fraction')} of the time, {often} "
+            f"than the {format_value(CHANCE, '_fraction')} that chance shows in a steady stream; "
+            f"the longest lasts {format_value(burst.longest_s, '_s')}."
+        )
 
-    >>> json_value({"a": [math.nan, math.inf, 1]})
-    {'a': [None, 'inf', 1]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value
+    def _patience(self) -> str:
+        wait = self.overall.acceptable_wait
+        if not wait["n"]:
+            return "How long the callers would wait is unknown: no deadline is stated or observed."
+        return (
+            f"The patience of {counted(wait['n'], 'request')} is known (from: {wait['source']}): "
+            f"half of them wait at most {format_value(wait['p50_s'], '_s')}, the least patient "
+            f"{format_value(wait.get('min_s'), '_s')}."
+        )
+
+    def groups(self) -> Iterator[tuple[str, Demand]]:
+        """Yield the name and demand of each class, if there are several, and of ``all``."""
+        if len(self.by_class) > 1:
+            yield from self.by_class.items()
+        yield "all", self.overall
+
+    def table(self) -> pd.DataFrame:
+        """Return how the requests of each class and of all arrive, and how many are in flight."""
+        rows = [
+            {
+                "request_class": name,
+                "requests": demand.arrivals.requests,
+                "rate_rps": demand.arrivals.rate_rps,
+                "gap CV": demand.arrivals.gap_cv,
+                "dispersion, 1 s": demand.arrivals.index_of_dispersion["1"],
+                "dispersion, 60 s": demand.arrivals.index_of_dispersion["60"],
+                "peak / mean, 60 s": demand.arrivals.peak_to_mean_60s,
+                "service_s": demand.mean_service_s,
+                "in flight (Little)": demand.concurrency,
+            }
+            for name, demand in self.groups()
+        ]
+        return pd.DataFrame(rows)
+
+    def length_table(self) -> pd.DataFrame:
+        """Return quantiles of the lengths by class; the last column is the 95 % interval of p99."""
+        rows = []
+        for name, demand in self.groups():
+            for what in ("prompt", "output"):
+                lengths: Lengths = getattr(demand, f"{what}_tokens")
+                tail = lengths.quantiles["p99"]
+                rows.append(
+                    {
+                        "request_class": name,
+                        "length of": what,
+                        "samples": lengths.n,
+                        "mean_tokens": lengths.mean,
+                        **{f"{q}_tokens": lengths[q] for q in ("p50", "p95", "p99")},
+                        "max_tokens": lengths.max,
+                        "p99 between": f"{tail.low:,.0f} and {tail.high:,.0f}",
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def period_table(self) -> pd.DataFrame:
+        """Return the kinds of period: how much of the time, which rate, which lengths."""
+        rows = [
+            {
+                "period": period.name,
+                "share_of_time_fraction": period.share_of_time,
+                "stretches": period.stretches,
+                "longest_s": period.longest_s,
+                "requests": period.requests,
+                "rate_rps": period.rate_rps,
+                "p95 prompt_tokens": period.prompt_tokens["p95"],
+                "p95 output_tokens": period.output_tokens["p95"],
+            }
+            for period in self.periods.values()
+        ]
+        return pd.DataFrame(rows)
+
+    def patience_table(self) -> pd.DataFrame:
+        """Return how long each class would wait, how that is known, and how many are in flight."""
+        rows = [
+            {
+                "request_class": name,
+                "patience from": demand.acceptable_wait["source"],
+                "known of": demand.acceptable_wait["n"],
+                "median patience_s": demand.acceptable_wait["p50_s"],
+                "in flight p50": demand.in_flight.quantile(0.5),
+                "in flight p99": demand.in_flight.quantile(0.99),
+                "in flight max": demand.in_flight.max,
+            }
+            for name, demand in self.groups()
+        ]
+        return pd.DataFrame(rows)
+
+    def bucket_table(self) -> pd.DataFrame:
+        """Return the length buckets: the longest length and the number of requests of each."""
+        rows = []
+        for what, buckets in self.buckets.items():
+            uppers = [*buckets.upper_tokens, getattr(self, what).max]
+            for name, upper, n in zip(buckets.names, uppers, buckets.requests, strict=True):
+                of = what.removesuffix("_tokens")
+                rows.append((of, name, float(upper), n, buckets.fit))
+        heads = ["length of", "bucket", "up to_tokens", "requests", "explained_fraction"]
+        return pd.DataFrame(rows, columns=heads)
+
+    def caller_table(self) -> pd.DataFrame:
+        """Return what else the trace says of its callers; ``unknown`` if it says nothing."""
+        tenants, sessions, reuse = self.tenants or {}, self.sessions or {}, self.prefix_reuse or {}
+        turns, drifts = sessions.get("requests_per_session"), self.drift["lengths_drift"]
+        priorities = [
+            f"{name}: {format_value(share, '_fraction')}"
+            for name, share in (self.priorities or {}).items()
+        ]
+        facts = [
+            ("answers streamed", format_value(self.overall.streaming_fraction, "_fraction")),
+            ("priorities", ", ".join(priorities) or "unknown"),
+            ("five largest tenants", format_value(tenants.get("top5_share"), "_fraction")),
+            ("sessions", format_value(sessions.get("count"))),
+            ("requests per session, mean", format_value(turns and turns["mean"])),
+            ("think time, median", format_value(turns and sessions["think_time_s"]["p50"], "_s")),
+            (
+                "prompt tokens that a boundless prefix cache would hold",
+                format_value(reuse.get("reusable_token_fraction"), "_fraction"),
+            ),
+            ("fullest hour of the day / mean hour", self._fullest_hour()),
+            ("rate, second half / first half", format_value(self.drift["rate_ratio"])),
+            (
+                "lengths differ between the halves more than by chance",
+                format_value(None if drifts is None else bool(drifts)),
+            ),
+        ]
+        return pd.DataFrame(facts, columns=["what", "found"])
+
+    def _fullest_hour(self) -> str:
+        rates = self.time_of_day["rate_rps"]
+        if not self.time_of_day["known"] or len(rates) < LEAST_HOURS:
+            return "unknown"
+        hour = max(rates, key=rates.get)
+        return f"{format_value(rates[hour] * len(rates) / sum(rates.values()))}, at {hour} h UTC"
+
+    def dispersion_by_window(self) -> pd.DataFrame:
+        """Return the index of dispersion by window and class, without windows that are too long.
+
+        Columns: window_s, index_of_dispersion, request_class.
+        """
+        rows = [
+            (float(window), value, name)
+            for name, demand in self.groups()
+            for window, value in demand.arrivals.index_of_dispersion.items()
+        ]
+        columns = ["window_s", "index_of_dispersion", "request_class"]
+        frame = pd.DataFrame(rows, columns=columns).dropna()
+        return frame[frame["index_of_dispersion"] > 0]
+
+    def time_above(self) -> pd.DataFrame:
+        """Return the share of time with more requests in flight than each number, by class.
+
+        Columns: in_flight, share_of_time_fraction, request_class.
+        """
+        rows = []
+        for name, demand in self.groups():
+            if math.isnan(demand.in_flight.max):
+                continue
+            most = int(demand.in_flight.max)
+            levels = np.unique(np.linspace(0, most, min(most + 1, MOST_LEVELS)).astype(int))
+            rows += [(n, demand.in_flight.share_above(n), name) for n in levels.tolist()]
+        return pd.DataFrame(rows, columns=["in_flight", "share_of_time_fraction", "request_class"])
+
+    def lifetimes(self, trace: Trace) -> pd.DataFrame:
+        """Return when each request of the trace starts and, if it never waits, ends.
+
+        Columns: intended_start_s, finish_s, request_class.
+        """
+        start = trace.frame["arrival_s"]
+        return pd.DataFrame(
+            {
+                "intended_start_s": start,
+                "finish_s": start + self.service.seconds,
+                "request_class": trace.frame["request_class"],
+            }
+        )
+
+    def chart(self) -> Any:
+        """Return the chart of the index of dispersion by window."""
+        from capplan import charts
+
+        return charts.dispersion_by_window(self.dispersion_by_window())
 
 
 def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> TrafficProfile:
@@ -253,7 +352,7 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
     classes = _classes(frame)
 
     def demand(mask: Mask) -> Demand:
-        return _demand(frame, service, mask, span, found)
+        return demand_of(frame, service, mask, span, found)
 
     prompt, output = (frame[c].to_numpy() for c in ("prompt_tokens", "output_tokens"))
     return TrafficProfile(
@@ -297,61 +396,3 @@ def _classes(frame: pd.DataFrame) -> dict[str, Mask]:
         return {}
     named = frame["request_class"]
     return {str(name): (named == name).to_numpy(bool) for name in sorted(named.dropna().unique())}
-
-
-def _demand(
-    frame: pd.DataFrame,
-    service: Service,
-    mask: Mask,
-    span: tuple[float, float, float],
-    found: Periods,
-) -> Demand:
-    start_s, duration_s, rate = span
-    rows = frame[mask]
-    arrival = rows["arrival_s"].to_numpy()
-    prompt, output = (rows[c].to_numpy() for c in ("prompt_tokens", "output_tokens"))
-    share = len(rows) / len(frame)
-    inputs, outputs = lengths(prompt), lengths(output)
-    return Demand(
-        arrivals=arrivals(arrival, start_s=start_s, duration_s=duration_s, rate_rps=rate * share),
-        prompt_tokens=inputs,
-        output_tokens=outputs,
-        correlation=correlation(prompt, output),
-        flags=tuple(flags(inputs, outputs)),
-        mean_service_s=float(service.seconds[mask].mean()),
-        in_flight=in_flight(arrival, service.seconds[mask], start_s + duration_s),
-        streaming_fraction=callers.streaming_fraction(rows),
-        acceptable_wait=callers.acceptable_wait(rows),
-        periods={name: _period(i, found, frame, service, mask) for i, name in enumerate(NAMES)},
-        gap_fits=gap_fits(arrival),
-        prompt_fit=length_fit(prompt),
-        output_fit=length_fit(output),
-    )
-
-
-def _period(
-    number: int, found: Periods, frame: pd.DataFrame, service: Service, of_group: Mask
-) -> Period:
-    mask = found.requests(number) & of_group
-    seconds = found.seconds(number)
-    rate = float(mask.sum()) / seconds if seconds > 0 else math.nan
-    runs = [end - begin for begin, end in found.runs(number)]
-    total = float(found.bin_seconds.sum())
-    return Period(
-        name=NAMES[number],
-        how=found.how(number),
-        seconds=seconds,
-        share_of_time=seconds / total if total else math.nan,
-        stretches=len(runs),
-        longest_s=max(runs, default=math.nan),
-        requests=int(mask.sum()),
-        rate_rps=rate,
-        concurrency=rate * float(service.seconds[mask].mean()) if mask.any() else math.nan,
-        gap_cv=variation(found.gaps(number, frame["arrival_s"].to_numpy(), of_group)),
-        index_of_dispersion={f"{found.bin_s:g}": dispersion(found.counts(number, of_group))},
-        prompt_tokens=lengths(frame["prompt_tokens"].to_numpy()[mask]),
-        output_tokens=lengths(frame["output_tokens"].to_numpy()[mask]),
-    )
-
-
-__all__ = ["BURST", "Demand", "Period", "TrafficProfile", "json_value", "profile", "watched"]
