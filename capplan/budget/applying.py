@@ -11,7 +11,7 @@ from typing import Any
 
 from capplan.budget.results import WaitBudget
 from capplan.scenario import Scenario
-from capplan.scenario.files import with_values
+from capplan.scenario.files import set_values, with_values
 from capplan.schema import DataError
 
 
@@ -52,36 +52,10 @@ def applied_text(
         yaml.indent(mapping=2, sequence=4, offset=2)
     if folder is not None:
         _move_trace(data, source.parent, folder)
-    for path, value in {**(values or {}), **budget.changes}.items():
-        _put(data, path.split("."), value, where=source)
+    data = set_values(data, {**(values or {}), **budget.changes}, where=source)
     out = StringIO()
     yaml.dump(data, out)
     return out.getvalue()
-
-
-def _put(data: Any, keys: list[str], value: Any, *, where: Path) -> None:
-    for i, key in enumerate(keys[:-1]):
-        if isinstance(data, list):
-            data = data[_index(data, key, where=where)]
-            continue
-        if data.get(key) is None:
-            data[key] = {}
-        data = data[key]
-        if not isinstance(data, dict | list):
-            raise DataError("a part with fields", where=where, field=".".join(keys[: i + 1]))
-    if isinstance(data, list):
-        data[_index(data, keys[-1], where=where)] = value
-    else:
-        data[keys[-1]] = value
-
-
-def _index(entries: list[Any], key: str, *, where: Path) -> int:
-    for i, entry in enumerate(entries):
-        if isinstance(entry, dict) and entry.get("name") == key:
-            return i
-    if key.isdigit() and int(key) < len(entries):
-        return int(key)
-    raise DataError(f"an entry named {key!r}", where=where)
 
 
 def _move_trace(data: Any, old: Path, new: Path) -> None:

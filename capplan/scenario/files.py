@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import copy
 from datetime import date
 from io import StringIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from capplan.bundled import data_path
+from capplan.scenario.part import Part
 from capplan.scenario.scenario import Scenario
 from capplan.scenario.shorthands import by_name, written_out
 from capplan.scenario.yaml_text import read_yaml
@@ -43,13 +45,22 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
 def with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
     """Return the scenario with fields changed by dotted path, checked again.
 
+    A value may be plain, as in a file, or a part of a scenario, or several.
+
     >>> from capplan.scenario.files import load_scenario
     >>> base = load_scenario("benchmark")
     >>> with_values(base, {"replicas": 3, "gateway.concurrency": 64}).pool().replicas
     3
     """
     data = scenario.model_dump(mode="json", exclude_unset=True)
-    return validate(set_values(data, values, where=scenario.name), where=scenario.name)
+    changes = {path: _plain(value) for path, value in values.items()}
+    return validate(set_values(data, changes, where=scenario.name), where=scenario.name)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.model_dump(mode="json", exclude_unset=True)
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def validate(data: Mapping[str, Any], *, where: object) -> Scenario:
@@ -99,34 +110,33 @@ def set_values(data: Any, values: Mapping[str, Any], *, where: object) -> Any:
 
 
 def _set(data: Any, keys: list[str], value: Any, *, where: object, path: str) -> Any:
-    key, rest = keys[0], keys[1:]
+    """Return nested lists and mappings (also ruamel's, with their comments) with one value set."""
+    if data is None:
+        data = {}
+    if not isinstance(data, dict | list):
+        raise DataError(f"a part with a field {keys[0]!r}", where=where, field=path, value=data)
+    key: Any = keys[0]
+    changed: Any = copy(data)
     if isinstance(data, list):
-        index = _index(data, key)
-        if index is None:
-            known = ", ".join(str(e.get("name")) for e in data if isinstance(e, dict))
-            raise DataError(f"{key!r} to be one of {known or 'nothing'}", where=where, field=path)
-        new = _set(data[index], rest, value, where=where, path=path) if rest else value
-        return [*data[:index], new, *data[index + 1 :]]
-    if data is not None and not isinstance(data, dict):
-        raise DataError(f"a part that has a field {key!r}", where=where, field=path, value=data)
-    inner = (data or {}).get(key)
-    new = _set(inner, rest, value, where=where, path=path) if rest else value
-    return {**_without_origin(data or {}, key, is_set=not rest), key: new}
+        key = _index(data, key, where=where, path=path)
+    elif len(keys) == 1 and key in (data.get("origins") or ()):
+        # A value that is set anew is a promise of the one who sets it.
+        changed["origins"] = {name: one for name, one in data["origins"].items() if name != key}
+    inner = data[key] if isinstance(data, list) else data.get(key)
+    rest = keys[1:]
+    changed[key] = _set(inner, rest, value, where=where, path=path) if rest else value
+    return changed
 
 
-def _without_origin(data: dict[str, Any], key: str, *, is_set: bool) -> dict[str, Any]:
-    """Leave out where a value came from that is set anew: it is whoever sets it that promises."""
-    origins = data.get("origins")
-    if not is_set or not isinstance(origins, dict) or key not in origins:
-        return data
-    return {**data, "origins": {name: told for name, told in origins.items() if name != key}}
-
-
-def _index(entries: list[Any], key: str) -> int | None:
-    for i, entry in enumerate(entries):
-        if isinstance(entry, dict) and entry.get("name") == key:
-            return i
-    return int(key) if key.isdigit() and int(key) < len(entries) else None
+def _index(entries: list[Any], key: str, *, where: object, path: str) -> int:
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+    if key in names:
+        return names.index(key)
+    if key.isdigit() and int(key) < len(entries):
+        return int(key)
+    known = ", ".join(str(name) for name in names if name) or "nothing"
+    rule = f"one of {known} or a number below {len(entries)}"
+    raise DataError(rule, where=where, field=path, value=key)
 
 
 def find_scenario(path: str | Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -62,6 +62,11 @@ class Part(BaseModel):
     """A frozen part of a scenario: unknown fields, wrong types and NaN are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Count the kind of a part as stated, so that values written out name it."""
+        if "kind" in type(self).model_fields:
+            self.model_fields_set.add("kind")
 
 
 def origin(part: Part, field: str) -> Origin:

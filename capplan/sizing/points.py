@@ -218,7 +218,7 @@ def with_loss(scenario: Scenario, pool: Pool, replicas: int, lose: Loss) -> Scen
     if lose.count == 0:
         return changed
     crash = Crash(pool=pool.name, at_s=lose.at_s, count=lose.count, down_s=lose.down_s)
-    return changed.model_copy(update={"faults": (*changed.faults, crash)})
+    return with_values(changed, {"faults": (*changed.faults, crash)})
 
 
 def _figures(scenario: Scenario, table: pd.DataFrame) -> pd.DataFrame:

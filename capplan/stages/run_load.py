@@ -144,7 +144,7 @@ def generator_limits(scenario: Scenario) -> list[dict[str, Any]]:
 
 def fault_values(fault: Fault) -> dict[str, Any]:
     """Return a fault as the values it was given."""
-    return {**fault.model_dump(exclude_unset=True), "kind": fault.kind}
+    return fault.model_dump(exclude_unset=True)
 
 
 def risen(from_rps: float, to_rps: float, *, ramp_s: float, duration_s: float) -> Shape:

@@ -14,6 +14,7 @@ from capplan.formatting import counted
 from capplan.results import conservation_table, outcome_counts, per_request, queue_waits
 from capplan.results.headline import summary
 from capplan.results.waits import waited_twice
+from capplan.scenario.files import with_values
 from capplan.slo import judge
 from capplan.slo.load_generator import ACHIEVED, most_lag_s, sent
 from capplan.stages.violations import Break, breaks_of, margins_of
@@ -281,7 +282,7 @@ def stage_of(
 
 def with_warmup(run: RunResult, warmup_s: float) -> RunResult:
     """Return the run, judged from another moment on."""
-    return replace(run, scenario=run.scenario.model_copy(update={"warmup_s": warmup_s}))
+    return replace(run, scenario=with_values(run.scenario, {"warmup_s": warmup_s}))
 
 
 def windowed(run: RunResult, start_s: float, end_s: float) -> RunResult:

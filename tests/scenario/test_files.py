@@ -42,7 +42,7 @@ def test_values_are_set_by_name_and_by_index(benchmark_scenario):
     ("values", "said"),
     [
         ({"pools.llm.batching.max_num_seqs": 0}, "pools.llm.batching.max_num_seqs: input should"),
-        ({"pools.x.replicas": 1}, "pools.x.replicas: 'x' to be one of llm"),
+        ({"pools.x.replicas": 1}, "pools.x.replicas: one of llm or a number below 1, got 'x'"),
         ({"gatewy": 1}, "gatewy: a field that there is (capplan schema lists them), got 1"),
         ({"replicas": date(2026, 1, 1)}, "replicas: input should be a valid integer, got"),
         ({"faults": [{"kind": "hang"}]}, "faults.0: at_s (once) or mtbf_s (again and again), got"),
