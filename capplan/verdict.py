@@ -71,6 +71,43 @@ class Reason:
         return {name: plain(getattr(self, name)) for name in keys}
 
 
+def checked(
+    rule: str,
+    holds: bool,
+    *,
+    evidence: str,
+    next_action: str,
+    value: float | str | None = None,
+    limit: float | str | None = None,
+    request_class: str | None = None,
+    origin: Origin | None = None,
+) -> Reason:
+    """Return the reason of a rule that passes if it holds and fails if not."""
+    return Reason(
+        rule=rule,
+        outcome="pass" if holds else "fail",
+        value=value,
+        limit=limit,
+        evidence=evidence,
+        next_action=next_action,
+        request_class=request_class,
+        origin=origin,
+    )
+
+
+def unknown(
+    rule: str, evidence: str, *, next_action: str = "measure it", request_class: str | None = None
+) -> Reason:
+    """Return the reason of a rule that the run cannot tell."""
+    return Reason(
+        rule=rule,
+        outcome="unknown",
+        evidence=evidence,
+        next_action=next_action,
+        request_class=request_class,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """What a verdict speaks of. Asked about anything else, it is unknown."""

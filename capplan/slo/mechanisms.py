@@ -13,7 +13,7 @@ from capplan.results.timelines import time_average
 from capplan.slo.double_queue import double_queue_reasons
 from capplan.slo.load_generator import client_reasons
 from capplan.slo.promises import LATENCIES
-from capplan.verdict import Outcome, Reason
+from capplan.verdict import Outcome, Reason, checked
 
 BUSY_FRACTION = 0.85
 """Accelerators busier than this count as busy; a default of this project."""
@@ -106,19 +106,19 @@ def _busy_but_late(
 
 
 def _retry_amplification(table: pd.DataFrame) -> Iterator[Reason]:
-    """Fail a run whose retries multiply the load."""
-    if not len(table):
-        return
-    value = float(table["attempts"].mean())
-    over = value > RETRY_AMPLIFICATION
-    yield Reason(
-        rule="retry_amplification",
-        outcome="fail" if over else "pass",
+    """Yield whether the run's retries multiply the load."""
+    if len(table):
+        yield retry_amplification(float(table["attempts"].mean()))
+
+
+def retry_amplification(value: float, where: str = "") -> Reason:
+    """Return whether so many attempts per request are few enough; ``where`` they were measured."""
+    return checked(
+        "retry_amplification",
+        value <= RETRY_AMPLIFICATION,
         value=value,
         limit=RETRY_AMPLIFICATION,
-        evidence=f"{counted(float(f'{value:.3g}'), 'attempt')} a request",
-        next_action="limit retries by a budget, back off with jitter, honour Retry-After"
-        if over
-        else "",
+        evidence=f"{counted(float(f'{value:.3g}'), 'attempt')} a request {where}".rstrip(),
+        next_action="limit retries by a budget, back off with jitter, honour Retry-After",
         origin="default",
     )

@@ -104,12 +104,12 @@ class Acceptance:
             return {}
         found = {}
         for c in self.scenario.classes:
-            to_rps, interval = self.ramp.acceptable(c.name)
+            kept = self.ramp.acceptable(c.name)
             share = self.loads.share.get(c.name, 0.0)
             found[c.name] = {
-                "to_rps": to_rps,
-                "interval": list(interval),
-                "class_rps": share * to_rps,
+                "to_rps": kept.load_rps,
+                "interval": [kept.low_rps, kept.high_rps],
+                "class_rps": share * kept.load_rps,
                 **self._over_replications(c.name),
                 "of": "all requests per second, at the mix of the traffic",
             }
@@ -185,7 +185,7 @@ class Acceptance:
                     "counts": s.counts,
                     "request_class": first.request_class if first else "",
                     "promise": first.promise if first else "",
-                    "note": s.told,
+                    "note": s.remark,
                     "run_id": s.run_id,
                 }
             )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
-from capplan.stages.rules import amplification, starves
+from capplan.stages.fairness import starves
+from capplan.stages.rules import amplification
 from capplan.stages.run_load import step
 from capplan.stages.violations import broken
 from capplan.statistics import quantile, quantile_interval, share_interval
@@ -162,7 +163,7 @@ def _linked(point: Degradation, after: Stage, *, better: bool) -> Reason:
 
     Evidence is linked when both runs count and each can be named: run, time span, requests.
     """
-    missing = [f"{s.name}: {s.told}" for s in (point.stage, after) if not s.counts]
+    missing = [f"{s.name}: {s.remark}" for s in (point.stage, after) if not s.counts]
     if point.found is not None:
         now = next((m for m in after.margins if _same_promise(m, point)), None)
         if not point.found.request_ids:

@@ -13,7 +13,7 @@ import numpy as np
 
 from capplan.stages.degradation import degradation_of, knee_of
 from capplan.stages.run_load import step
-from capplan.stages.stage import Stage, breaks, interval_of, surely
+from capplan.stages.stage import Stage, interval_of
 from capplan.statistics import replication_mean
 from capplan.traffic.streams import stream
 
@@ -29,6 +29,22 @@ METHOD = (
     "intervals: between two steps nothing was measured"
 )
 Given = tuple["Scenario", "Stage | None", float, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A load that one ramp found, and the interval it lies in; NaN where there is none."""
+
+    load_rps: float
+    low_rps: float
+    high_rps: float
+
+    @classmethod
+    def of(cls, point: Knee | Degradation | None) -> Found:
+        """Return the load of a knee or of a degradation; NaN without one."""
+        if point is None:
+            return cls(load_rps=math.nan, low_rps=math.nan, high_rps=math.nan)
+        return cls(load_rps=point.load_rps, low_rps=point.low_rps, high_rps=point.high_rps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,16 +86,17 @@ class LoadRamp:
         """Return the lowest load at which the client was the limit; NaN where it never was."""
         return min((s.load_rps for s in self.steps if s.client_limited), default=math.nan)
 
-    def acceptable(self, request_class: str) -> tuple[float, tuple[float, float]]:
+    def acceptable(self, request_class: str) -> Found:
         """Return the highest load that keeps a class's promises, and the interval of its limit.
 
         NaN where no step that counts keeps them; +inf above where no step surely breaks them.
         """
         counted = [s for s in self.steps if s.counts]
-        broken = [s.load_rps for s in counted if breaks(s, request_class)]
+        broken = [s.load_rps for s in counted if s.breaks_any(request_class)]
         limit = min(broken, default=math.inf)
         kept = max((s.load_rps for s in counted if s.load_rps < limit), default=math.nan)
-        return kept, interval_of(counted, request_class)
+        low, high = interval_of(counted, request_class)
+        return Found(load_rps=kept, low_rps=low, high_rps=high)
 
 
 def raise_load(
@@ -88,72 +105,46 @@ def raise_load(
     """Return the ramp of a scenario: up by its plan's factor until a promise surely breaks.
 
     ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
-    gap between the last kept and the first broken load is halved ``refine`` times. No more of them
-    follow where the client is the limit: a higher load would not be sent.
+    gap between the last kept and the first broken load is halved (by ratio) ``refine`` times. No
+    more of them follow where the client is the limit: a higher load would not be sent.
     """
     plan = scenario.stages
     steps: list[Stage] = []
     voids: list[Stage] = []
-    after = limited = 0
-    for n in range(plan.most_steps):
-        load = start_rps * plan.factor**n
-        before = load / plan.factor
+
+    def run(load: float, before: float, name: str) -> Stage:
         found, void = step(
             scenario,
             load,
             before_rps=before,
-            name=f"step {n + 1}",
+            name=name,
             kind="ramp",
             seed=seed,
             replication=replication,
         )
         steps.append(found)
-        voids += void
-        after += int(after > 0 or (found.counts and surely(found)))
+        voids.extend(void)
+        return found
+
+    after = limited = 0
+    for n in range(plan.most_steps):
+        load = start_rps * plan.factor**n
+        found = run(load, load / plan.factor, f"step {n + 1}")
+        after += int(after > 0 or (found.counts and found.surely_breaks()))
         limited += int(found.client_limited)
         if max(after, limited) > plan.beyond:
             break
     for turn in range(plan.refine):
-        if closer := _between(scenario, steps, turn, seed, replication=replication):
-            steps.append(closer[0])
-            voids += closer[1]
+        ramp = LoadRamp(steps=in_order(steps))
+        broken, kept = ramp.first_broken, ramp.kept_rps
+        if broken is not None and not math.isnan(kept):
+            run(math.sqrt(kept * broken.load_rps), kept, f"between {turn + 1}")
     return LoadRamp(steps=in_order(steps), voids=tuple(voids))
-
-
-def _between(
-    scenario: Scenario, steps: Sequence[Stage], turn: int, seed: int, *, replication: int
-) -> tuple[Stage, list[Stage]] | None:
-    """Return a step half way (by ratio) between the last kept and the first broken load."""
-    ordered = in_order(steps)
-    broken = LoadRamp(steps=ordered).first_broken
-    kept = LoadRamp(steps=ordered).kept_rps
-    if broken is None or math.isnan(kept):
-        return None
-    load = math.sqrt(kept * broken.load_rps)
-    name = f"between {turn + 1}"
-    return step(
-        scenario,
-        load,
-        before_rps=kept,
-        name=name,
-        kind="ramp",
-        seed=seed,
-        replication=replication,
-    )
 
 
 def in_order(steps: Sequence[Stage]) -> tuple[Stage, ...]:
     """Return stages by rising load."""
     return tuple(sorted(steps, key=lambda s: s.load_rps))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A load that one ramp found, and the interval it lies in; NaN where there is none."""
-
-    load_rps: float
-    low_rps: float
-    high_rps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +228,9 @@ def knees_of(
 ) -> tuple[Knee, ...]:
     """Return the knee of each pool on the curve of a ramp."""
     return tuple(
-        knee_of(ramp.steps, pool, rng=_bootstrap(seed, index, replication))
+        knee_of(ramp.steps, pool, rng=stream(seed, index, BOOTSTRAP + replication))
         for index, pool in enumerate(scenario.pools)
     )
-
-
-def _bootstrap(seed: int, index: int, replication: int) -> np.random.Generator:
-    return stream(seed, index, BOOTSTRAP + replication)
 
 
 def replication_of(
@@ -255,23 +242,12 @@ def replication_of(
     replication: int = 0,
 ) -> Replication:
     """Return what one ramp found."""
-    acceptable = {c.name: ramp.acceptable(c.name) for c in scenario.classes}
     return Replication(
         replication=replication,
-        knees={
-            k.pool: Found(load_rps=k.load_rps, low_rps=k.low_rps, high_rps=k.high_rps)
-            for k in knees
-        },
-        first_degradation=Found(
-            load_rps=point.load_rps if point else math.nan,
-            low_rps=point.low_rps if point else math.nan,
-            high_rps=point.high_rps if point else math.nan,
-        ),
+        knees={k.pool: Found.of(k) for k in knees},
+        first_degradation=Found.of(point),
         crossed=f"{point.request_class} {point.promise} in {point.layer}" if point else "",
-        acceptable={
-            name: Found(load_rps=kept, low_rps=low, high_rps=high)
-            for name, (kept, (low, high)) in acceptable.items()
-        },
+        acceptable={c.name: ramp.acceptable(c.name) for c in scenario.classes},
         runs={s.run_id: s.load_rps for s in ramp.steps},
     )
 

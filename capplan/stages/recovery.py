@@ -16,7 +16,7 @@ from capplan.formatting import counted
 from capplan.results.breakers import open_spans
 from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
-from capplan.verdict import Outcome, Reason
+from capplan.verdict import Reason, checked, unknown
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -31,7 +31,6 @@ SLACK_FRACTION = 0.05
 """How far above its level in the baseline a memory usage counts as back."""
 PARTS = 10
 """Parts of the fall-back in which rates are compared with the baseline's."""
-REASONS = ("reasons", "not_applicable")
 FLAPS = 2
 """Turns (up then down, or down then up) of a replica count that count as flapping; a default."""
 
@@ -51,17 +50,21 @@ class Recovery:
     window_s: tuple[float, float]
     reasons: tuple[Reason, ...]
     not_applicable: Mapping[str, str] = field(default_factory=dict)
-    """Rules that say nothing of this scenario, and why."""
+    """Rules that do not apply to this scenario, and why."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the recovery as plain values; its reasons are the on-call's re-check steps."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in REASONS}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "reasons"}
         steps = [
             {"step": r.evidence, "rule": r.rule, "outcome": r.outcome, "next_action": r.next_action}
             for r in self.reasons
         ]
-        plain |= {"not_applicable": dict(self.not_applicable)}
-        return {**plain, "window_s": list(self.window_s), "checks": steps}
+        return {
+            **found,
+            "not_applicable": dict(self.not_applicable),
+            "window_s": list(self.window_s),
+            "checks": steps,
+        }
 
 
 def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
@@ -70,15 +73,16 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     queues = _queues_empty(run, begin, end)
     errors = errors_back(stage.table, begin, end, usual=_error_rate(baseline))
     replicas, turns = _replicas(run, begin, end)
-    turns = max(turns, wanted_turns(run, begin, end))
     memory = _memory_back(run, begin, end, baseline)
     answers = _answers_back(stage, baseline)
-    measured = _tells_memory(run)
+    measured = _measures_memory(run)
     times = [queues, errors, replicas, answers] + ([memory] if measured else [])
-    reasons = tuple(
-        _reasons(stage, baseline, queues=queues, errors=errors, memory=memory, answers=answers)
+    reasons = (
+        *_back_reasons(
+            stage, baseline, queues=queues, errors=errors, memory=memory, answers=answers
+        ),
+        *_mechanisms(stage, baseline, turns=max(turns, wanted_turns(run, begin, end))),
     )
-    reasons += tuple(_mechanisms(stage, baseline, turns=turns))
     settled = all(math.isfinite(t) for t in times)
     return Recovery(
         queues_empty_s=queues,
@@ -95,7 +99,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     )
 
 
-def _reasons(
+def _back_reasons(
     stage: Stage,
     baseline: Stage | None,
     *,
@@ -104,171 +108,162 @@ def _reasons(
     memory: float,
     answers: float,
 ) -> Iterator[Reason]:
+    """Yield the rules on what must be back as before within the fall-back."""
     span = stage.end_s - stage.start_s
+
+    def back(rule: str, after_s: float, what: str, action: str) -> Reason:
+        holds = math.isfinite(after_s)
+        when = f"after {after_s:.3g} s" if holds else f"not within {span:.4g} s"
+        evidence = f"{what}: {when}"
+        return checked(
+            rule, holds, value=after_s, limit=span, evidence=evidence, next_action=action
+        )
+
     drain = "shorten the queues, or let entries expire before they reach the accelerator"
-    yield _timed("backlog_drains", queues, span, "the queues are empty again", drain)
-    yield _timed(
-        "errors_back",
-        errors,
-        span,
-        "the error rate is the baseline's again",
-        "see what still fails",
+    yield back("backlog_drains", queues, "the queues are empty again", drain)
+    yield back(
+        "errors_back", errors, "the error rate is the baseline's again", "see what still fails"
     )
-    if _tells_memory(stage.run):
+    if _measures_memory(stage.run):
         text = "KV usage is back at the baseline's"
-        yield _timed("memory_back", memory, span, text, "find what does not return its KV")
+        yield back("memory_back", memory, text, "find what does not return its KV")
     elif stage.run.backend != "simulated":
-        yield _unknown("memory_back", "no replica tells its memory")
+        yield unknown("memory_back", "no replica reports its memory")
     own = _tail(stage)
     good = float(own["good"].mean(skipna=False)) if len(own) else math.nan
     usual = math.nan if baseline is None else float(baseline.table["good"].mean(skipna=False))
-    told = f"representative requests succeed again: {good:.1%} good, {usual:.1%} in the baseline"
-    yield _timed("answers_back", answers, span, told, "see which promise they break, and where")
-
-
-def _timed(rule: str, value: float, span: float, text: str, action: str) -> Reason:
-    back = math.isfinite(value)
-    told = f"{text}: after {value:.3g} s" if back else f"{text}: not within {span:.4g} s"
-    outcome: Outcome = "pass" if back else "fail"
-    return Reason(
-        rule=rule,
-        outcome=outcome,
-        value=value,
-        limit=span,
-        evidence=told,
-        next_action="" if back else action,
-    )
+    text = f"representative requests succeed again: {good:.1%} good, {usual:.1%} in the baseline"
+    yield back("answers_back", answers, text, "see which promise they break, and where")
 
 
 def _mechanisms(stage: Stage, baseline: Stage | None, *, turns: int) -> Iterator[Reason]:
     """Yield the rules "not recovered while …"."""
-    said_nothing = _not_applicable(stage)
-    if "no_entry_older_than_its_budget" not in said_nothing:
+    skipped = _not_applicable(stage)
+    if "no_entry_older_than_its_budget" not in skipped:
         yield _too_old(stage)
     yield _cancelled_compute(stage)
     yield _retries_go_on(stage, baseline)
-    if "replicas_as_before" not in said_nothing:
+    if "replicas_as_before" not in skipped:
         yield _replica_rules(stage, turns)
     if stage.scenario.breakers:
         yield _breakers_closed(stage)
-    if "same_version" not in said_nothing:
+    if "same_version" not in skipped:
         yield _same_version(stage, baseline)
 
 
-def _tells_memory(run: RunResult) -> bool:
+def _measures_memory(run: RunResult) -> bool:
     return bool((run.timeline["metric"] == "kv_usage_fraction").any())
 
 
 def _not_applicable(stage: Stage) -> dict[str, str]:
-    told = {}
+    why = {}
     if stage.run.requests["deadline_s"].isna().all():
-        told["no_entry_older_than_its_budget"] = "no request has a deadline"
+        why["no_entry_older_than_its_budget"] = "no request has a deadline"
     if stage.run.backend == "simulated":
-        if not _tells_memory(stage.run):
-            told["memory_back"] = "no replica has KV blocks"
+        if not _measures_memory(stage.run):
+            why["memory_back"] = "no replica has KV blocks"
         if not scales(stage.scenario):
-            told["replicas_as_before"] = FIXED
+            why["replicas_as_before"] = FIXED
         if not stage.run.versions:
-            told["same_version"] = "simulated replicas have one version"
-    return told
+            why["same_version"] = "simulated replicas have one version"
+    return why
 
 
 def _too_old(stage: Stage) -> Reason:
-    """Fail where entries older than their budget remain when the fall-back ends."""
+    """Fail if entries older than their budget remain when the fall-back ends."""
     log = stage.run.requests
     here = (log["finish_s"].isna() | (log["finish_s"] > stage.end_s)) & (
         log["intended_start_s"] < stage.end_s
     )
     age = stage.end_s - log.loc[here, "intended_start_s"]
     old = int((age > log.loc[here, "deadline_s"]).sum())
-    return _rule(
+    entries = counted(int(here.sum()), "entry", "entries")
+    return checked(
         "no_entry_older_than_its_budget",
         old == 0,
         value=old,
-        evidence=f"{old} of {counted(int(here.sum()), 'entry', 'entries')} older than the "
-        "deadline at the end",
-        action="let entries expire in the queue that holds them",
+        evidence=f"{old} of {entries} older than the deadline at the end",
+        next_action="let entries expire in the queue that holds them",
     )
 
 
 def _cancelled_compute(stage: Stage) -> Reason:
-    """Fail where attempts whose caller has left still compute when the fall-back ends."""
+    """Fail if attempts whose caller has left still compute when the fall-back ends."""
     log = stage.run.requests
     left = log["outcome"].isin(["timed_out", "cancelled"]) & log["batch_in_s"].notna()
     still = left & (log["finish_s"] < stage.end_s) & (log["decode_end_s"] > stage.end_s)
     count = int(still.sum())
-    return _rule(
+    return checked(
         "no_cancelled_request_computes",
         count == 0,
         value=count,
         evidence=f"{counted(count, 'attempt')} still computed at the end whose caller left",
-        action="set batching.cancel_frees, or cancel in the engine",
+        next_action="set batching.cancel_frees, or cancel in the engine",
     )
 
 
 def _retries_go_on(stage: Stage, baseline: Stage | None) -> Reason:
     late = _tail(stage)
     again = int((late["attempts"] > 1).sum())
-    usual = math.nan
+    usual = 0.0
     if baseline is not None and len(baseline.table):
         usual = float((baseline.table["attempts"] > 1).mean())
     share = share_interval(again, len(late))
-    held = bool(share.low <= (0.0 if math.isnan(usual) else usual))
-    return _rule(
+    return checked(
         "retries_stop",
-        held,
+        bool(share.low <= usual),
         value=share.value,
         evidence=f"{again} of the last {counted(len(late), 'request')} tried again "
-        f"({0.0 if math.isnan(usual) else usual:.2%} in the baseline)",
-        action="give the callers a retry budget, backoff with jitter, and honour Retry-After",
+        f"({usual:.2%} in the baseline)",
+        next_action="give the callers a retry budget, backoff with jitter, and honour Retry-After",
     )
 
 
 def _replica_rules(stage: Stage, turns: int) -> Reason:
-    """Fail where the number of replicas flaps, or extra ones are not released."""
+    """Fail if the number of replicas flaps, or extra ones are not released."""
     counts = replica_counts(stage.run)
     if counts.empty:
-        return _unknown("replicas_as_before", "the timeline tells no number of replicas")
+        return unknown("replicas_as_before", "the timeline has no number of replicas")
     before, most, after = (float(v) for v in (counts.iloc[0], counts.max(), counts.iloc[-1]))
-    held = after <= before and turns < FLAPS
-    flaps = "; it flaps" if turns >= FLAPS else ""
-    return _rule(
+    flaps = turns >= FLAPS
+    return checked(
         "replicas_as_before",
-        held,
+        after <= before and not flaps,
         value=after,
         evidence=f"{counted(before, 'replica')} of all pools before the overload, {most:g} at "
-        f"most, {after:g} at the end; {counted(turns, 'turn')} up and down{flaps}",
-        action="lengthen the stabilisation window, release what was added",
+        f"most, {after:g} at the end; {counted(turns, 'turn')} up and down" + "; it flaps" * flaps,
+        next_action="lengthen the stabilisation window, release what was added",
     )
 
 
 def _breakers_closed(stage: Stage) -> Reason:
-    """Fail where a breaker is still open when the fall-back ends: it serves as in the overload."""
+    """Fail if a breaker is still open when the fall-back ends: it serves as in the overload."""
     at_s = min(stage.end_s, stage.run.duration_s)
     still = [
         f"{rule} in {pool}"
         for (rule, pool), spans in open_spans(stage.run).items()
         if any(start <= at_s <= end for start, end in spans)
     ]
-    return _rule(
+    return checked(
         "breakers_closed",
         not still,
         value=len(still),
         evidence=f"open at the end: {', '.join(still) or 'no breaker'}",
-        action="raise the limit at which it releases, or let it close after a time (after_s)",
+        next_action="raise the limit at which it releases, or let it close after a time (after_s)",
     )
 
 
 def _same_version(stage: Stage, baseline: Stage | None) -> Reason:
-    if baseline is None or not _versions(baseline.run) or not _versions(stage.run):
-        return _unknown("same_version", "no version was told before and after")
-    same = _versions(baseline.run) == _versions(stage.run)
-    return _rule(
+    if baseline is None or not baseline.run.versions or not stage.run.versions:
+        return unknown("same_version", "no version is known before and after")
+    same = dict(baseline.run.versions) == dict(stage.run.versions)
+    which = "the same" if same else "another"
+    return checked(
         "same_version",
         same,
         value="same" if same else "another",
-        evidence=f"replicas run {'the same' if same else 'another'} version",
-        action="roll back, or repeat every stage with the new version",
+        evidence=f"replicas run {which} version",
+        next_action="roll back, or repeat every stage with the new version",
     )
 
 
@@ -276,11 +271,6 @@ def _error_rate(baseline: Stage | None) -> float:
     if baseline is None or not len(baseline.table):
         return 0.0
     return float((~baseline.table["success"].to_numpy(np.bool_)).mean())
-
-
-def _versions(run: RunResult) -> dict[str, str]:
-    """Return what replicas run, as far as they tell."""
-    return dict(run.versions)
 
 
 def _queues_empty(run: RunResult, begin: float, end: float) -> float:
@@ -372,26 +362,3 @@ def _answers_back(stage: Stage, baseline: Stage | None) -> float:
 def _tail(stage: Stage) -> pd.DataFrame:
     begin = stage.end_s - TAIL * (stage.end_s - stage.start_s)
     return stage.table[stage.table["intended_start_s"] >= begin]
-
-
-def _rule(rule: str, held: bool, *, value: float | str, evidence: str, action: str) -> Reason:
-    outcome: Outcome = "pass" if held else "fail"
-    return Reason(
-        rule=rule,
-        outcome=outcome,
-        value=value,
-        limit=None,
-        evidence=evidence,
-        next_action="" if held else action,
-    )
-
-
-def _unknown(rule: str, evidence: str) -> Reason:
-    return Reason(
-        rule=rule,
-        outcome="unknown",
-        value=None,
-        limit=None,
-        evidence=evidence,
-        next_action="measure it",
-    )

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from capplan.formatting import counted, in_layer, rule_words
 from capplan.results.cost import served_by
-from capplan.slo.mechanisms import RETRY_AMPLIFICATION
-from capplan.stages.isolation import isolation_reasons
+from capplan.slo.mechanisms import retry_amplification
+from capplan.stages.fairness import isolation_reasons, starvation_reasons
 from capplan.stages.metrics import trend_reasons
 from capplan.stages.protection import boundaries
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
-from capplan.statistics import share_interval
-from capplan.verdict import PRECEDENCE, Outcome, Reason
+from capplan.verdict import PRECEDENCE, Outcome, Reason, checked, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from capplan.stages.run_load import Loads
     from capplan.stages.stage import Stage
 
-STARVED = 0.5
-"""Success share of the lowest class, as a part of the highest's, below which it starves; a default
-of this project."""
 UNOWNED = 2
 """Queues without an owner at which no load is raised any further."""
 
@@ -74,7 +70,7 @@ def rules(found: Findings) -> Iterator[Reason]:
     yield from _stage_promises(found)
     yield from _ttft_over(found)
     yield from _retries(found)
-    yield from _starvation(found)
+    yield from starvation_reasons(found.scenario, found.within)
     yield from isolation_reasons(found.scenario, found.within)
     yield from _scale_out(found)
     if found.recovery is not None:
@@ -95,23 +91,23 @@ def unowned_queues(scenario: Scenario) -> Reason:
         value=len(loose),
         limit=UNOWNED - 1,
         evidence=f"no owner: {', '.join(loose) or 'none'}",
-        next_action="fix responsibility first, load no further" if blocked else "",
+        next_action="fix responsibility first, load no further",
     )
 
 
 def _double_queue(found: Findings) -> Iterator[Reason]:
-    """Yield what the planned stages say of waiting twice: the worst finding of each rule and class.
+    """Yield the worst finding on waiting twice, by rule and class, of the planned stages.
 
     See :mod:`capplan.slo.double_queue`.
     """
-    told: dict[tuple[str, str | None], list[tuple[Reason, Stage]]] = {}
+    by_rule: dict[tuple[str, str | None], list[tuple[Reason, Stage]]] = {}
     for stage in found.within:
         for r in stage.verdict.reasons:
             if r.rule in ("double_queue", "double_queueing"):
-                told.setdefault((r.rule, r.request_class), []).append((r, stage))
-    if not told:
-        yield _untold("double_queue", "no stage tells the waits in its queues")
-    for pairs in told.values():
+                by_rule.setdefault((r.rule, r.request_class), []).append((r, stage))
+    if not by_rule:
+        yield unknown("double_queue", "no stage measures the waits in its queues")
+    for pairs in by_rule.values():
         worst, stage = min(pairs, key=_worst_first)
         yield replace(worst, evidence=f"{worst.evidence}, in {stage.name} (run {stage.run_id})")
 
@@ -137,7 +133,7 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
         outcome, action = "fail", f"change {point.limit.field}: {point.limit.why}"
     elif undecided:
         outcome = "unknown"
-        action = f"{undecided[0].name}: {undecided[0].told}"
+        action = f"{undecided[0].name}: {undecided[0].remark}"
     elif not kept >= peak:
         below = max((s.load_rps for s in found.ramp.steps), default=math.nan)
         outcome = "retest" if point is not None else "unknown"
@@ -147,13 +143,13 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
             action += "load from more of them"
     elif short := _short(found):
         outcome, action = "retest", f"{short}: run more replications, or smaller steps"
-    told = "nothing breaks" if point is None else _point(point)
+    first = "nothing breaks" if point is None else _point(point)
     yield Reason(
         rule="planned_load",
         outcome=outcome,
         value=kept,
         limit=peak,
-        evidence=f"{told}; kept up to {kept:.3g}/s, planned peak {peak:.3g}/s",
+        evidence=f"{first}; kept up to {kept:.3g}/s, planned peak {peak:.3g}/s",
         next_action=action,
         request_class=point.request_class if point else None,
     )
@@ -192,26 +188,23 @@ def _stage_promises(found: Findings) -> Iterator[Reason]:
         outcome: Outcome = "fail" if firm else "pass"
         if not firm and not _enough(stage, steady=kind != "failure"):
             outcome = "unknown"
+        evidence = "no promise broken of a class that may not be shed "
+        evidence += f"({counted(len(stage.table), 'request')})"
         first = firm[0] if firm else None
-        told = f"{stage.name}, {stage.load_rps:.3g}/s: "
-        told += (
-            f"{first.request_class} breaks {rule_words(first.promise)} for "
-            f"{first.share.value:.2%} of its requests, {first.allowed_fraction:.2%} may "
-            f"(run {stage.run_id}, {first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
-            if first
-            else "no promise broken of a class that may not be shed "
-            f"({counted(len(stage.table), 'request')})"
-        )
+        if first is not None:
+            evidence = (
+                f"{first.request_class} breaks {rule_words(first.promise)} for "
+                f"{first.share.value:.2%} of its requests, {first.allowed_fraction:.2%} may "
+                f"(run {stage.run_id}, {first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
+            )
         action = "see the stage's breaks: the layer that ends them is the limit to move"
-        if outcome == "unknown":
-            action = stage.why_not
         yield Reason(
             rule=f"{kind}_promises",
             outcome=outcome,
             value=first.share.value if first else 0.0,
             limit=first.allowed_fraction if first else None,
-            evidence=told,
-            next_action="" if outcome == "pass" else action,
+            evidence=f"{stage.name}, {stage.load_rps:.3g}/s: {evidence}",
+            next_action=stage.why_not if outcome == "unknown" else action,
             request_class=first.request_class if first else None,
         )
 
@@ -231,33 +224,33 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
         return
     steps = [s for s in found.ramp.steps if s.counts]
     if len(steps) < 2:  # noqa: PLR2004
-        yield _untold("throughput_up_ttft_over", f"{len(steps)} of 2 steps that are needed count")
+        yield unknown("throughput_up_ttft_over", f"{len(steps)} of 2 steps that are needed count")
         return
-    rising = [
-        (after, b)
-        for before, after in pairwise(steps)
-        for b in after.breaks
-        if b.promise == "ttft_s" and after.throughput_rps > before.throughput_rps
-    ]
-    first = rising[0] if rising else None
+    first = next(
+        (
+            (after, b)
+            for before, after in pairwise(steps)
+            for b in after.breaks
+            if b.promise == "ttft_s" and after.throughput_rps > before.throughput_rps
+        ),
+        None,
+    )
     over = first is not None and first[0].load_rps <= found.loads.peak_rps
-    told = "no step answers more while its TTFT is over"
+    evidence = "no step answers more while its TTFT is over"
     if first is not None:
         stage, b = first
-        told = (
+        evidence = (
             f"at {stage.load_rps:.3g}/s throughput still rises, to {stage.throughput_rps:.3g}/s, "
             f"while {b.share.value:.1%} of {b.request_class} is over its TTFT; planned peak "
             f"{found.loads.peak_rps:.3g}/s"
         )
-    yield Reason(
-        rule="throughput_up_ttft_over",
-        outcome="fail" if over else "pass",
+    yield checked(
+        "throughput_up_ttft_over",
+        not over,
         value=first[0].load_rps if first else math.nan,
         limit=found.loads.peak_rps,
-        evidence=told,
-        next_action="refuse below that load: throughput never offsets a broken promise"
-        if over
-        else "",
+        evidence=evidence,
+        next_action="refuse below that load: throughput never offsets a broken promise",
         request_class=first[1].request_class if first else None,
     )
 
@@ -269,69 +262,16 @@ def _promises_ttft(scenario: Scenario) -> bool:
 def _retries(found: Findings) -> Iterator[Reason]:
     values = [(amplification(s.table), s) for s in found.within if len(s.table)]
     if not values:
-        yield _untold("retry_amplification", "no request was sent")
+        yield unknown("retry_amplification", "no request was sent")
         return
     value, stage = max(values, key=lambda pair: pair[0])
-    over = value > RETRY_AMPLIFICATION
-    yield Reason(
-        rule="retry_amplification",
-        outcome="fail" if over else "pass",
-        value=value,
-        limit=RETRY_AMPLIFICATION,
-        evidence=f"{counted(float(f'{value:.3g}'), 'attempt')} a request at worst, in "
-        f"{stage.name} (run {stage.run_id})",
-        next_action="limit retries by a budget, back off with jitter, honour Retry-After"
-        if over
-        else "",
-        origin="default",
-    )
+    where = f"at worst, in {stage.name} (run {stage.run_id})"
+    yield retry_amplification(value, where)
 
 
 def amplification(table: pd.DataFrame) -> float:
     """Return attempts per request."""
     return float(table["attempts"].mean())
-
-
-def _starvation(found: Findings) -> Iterator[Reason]:
-    """Fail where a pool's lowest class gets hardly anything while its highest is served."""
-    for pool in found.scenario.pools:
-        names = served_by(found.scenario, pool)
-        order = {n: found.scenario.request_class(n).priority for n in names}
-        if len(set(order.values())) < 2:  # noqa: PLR2004
-            continue
-        low, high = max(order, key=lambda n: order[n]), min(order, key=lambda n: order[n])
-        if not any({low, high} <= set(s.table["request_class"]) for s in found.within):
-            yield _untold("starvation", f"no planned stage has requests of {low} and {high}")
-            continue
-        starved = [s for s in found.within if starves(s.table, low, high)]
-        stage = starved[0] if starved else None
-        declared = _sheddable(found.scenario, low)
-        fails = stage is not None and not declared
-        told = f"{low} is served beside {high} in every planned stage"
-        if stage is not None:
-            told = f"{low} starves in {stage.name} at {stage.load_rps:.3g}/s (run {stage.run_id})"
-            told += ", as declared sheddable" if declared else ""
-        yield Reason(
-            rule="starvation",
-            outcome="fail" if fails else "pass",
-            value=len(starved),
-            limit=0,
-            evidence=told,
-            next_action="age the queue, give the class a share, or declare it sheddable"
-            if fails
-            else "",
-            request_class=low,
-            origin="default",
-        )
-
-
-def starves(table: pd.DataFrame, low: str, high: str) -> bool:
-    """Return whether a class succeeds less than half as often as another, beyond doubt."""
-    shares = {}
-    for name in (low, high):
-        own = table.loc[table["request_class"] == name, "outcome"]
-        shares[name] = share_interval(int((own == "succeeded").sum()), len(own))
-    return bool(shares[low].high < STARVED * shares[high].value)
 
 
 def _scale_out(found: Findings) -> Iterator[Reason]:
@@ -343,28 +283,18 @@ def _scale_out(found: Findings) -> Iterator[Reason]:
 
 
 def not_applicable(found: Findings) -> dict[str, str]:
-    """Return the rules that say nothing of a scenario, and why: neither pass nor unknown."""
-    scenario, told = found.scenario, {}
+    """Return the rules that do not apply to a scenario, and why: neither pass nor unknown."""
+    scenario = found.scenario
+    why = {}
     if not _promises_ttft(scenario):
-        told["throughput_up_ttft_over"] = "no class that streams is promised a TTFT"
+        why["throughput_up_ttft_over"] = "no class that streams is promised a TTFT"
     if len(scenario.tenants) < 2:  # noqa: PLR2004
-        told["tenant_isolation"] = "a single tenant"
+        why["tenant_isolation"] = "a single tenant"
     pools = [[scenario.request_class(n) for n in served_by(scenario, p)] for p in scenario.pools]
     if all(len({c.priority for c in classes}) < 2 for classes in pools):  # noqa: PLR2004
-        told["starvation"] = "no pool serves classes of two priorities"
+        why["starvation"] = "no pool serves classes of two priorities"
     if not scales(scenario):
-        told |= dict.fromkeys(("recovery_by_scale_out", "protective_action"), FIXED)
+        why |= dict.fromkeys(("recovery_by_scale_out", "protective_action"), FIXED)
     if found.recovery is not None:
-        told |= found.recovery.not_applicable
-    return told
-
-
-def _untold(rule: str, evidence: str) -> Reason:
-    return Reason(
-        rule=rule,
-        outcome="unknown",
-        value=None,
-        limit=None,
-        evidence=evidence,
-        next_action="measure it: run the stages that tell",
-    )
+        why |= found.recovery.not_applicable
+    return why

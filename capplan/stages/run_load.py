@@ -1,4 +1,4 @@
-"""The loads of the stages, and the run of one: its start-up found and cut."""
+"""The loads of the stages, and the run of one of them: its start-up found and cut."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.budget import allocate
+from capplan.results import per_request
 from capplan.scenario.faults import GeneratorLimit
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from capplan.scenario.faults import Fault
     from capplan.traffic.trace import Trace
 
-
 Shape = Mapping[str, Any]
-
 PEAK_S = 60.0
 START_RPS = 10.0
 START_FRACTION = 0.2
@@ -51,28 +50,29 @@ class Loads:
 
 
 def loads_of(scenario: Scenario, *, seed: int = 0) -> Loads:
-    """Return the loads of a scenario's stages; its plan stands before what is derived."""
+    """Return the loads of a scenario's stages; what its plan states stands, the rest is derived."""
     plan = scenario.stages
     trace = draw(scenario, seed=seed)
     mean, peak = rates(trace)
     share = trace.frame["request_class"].value_counts(normalize=True).to_dict()
     estimate = estimate_rps(scenario, trace)
-    start = START_RPS if math.isnan(estimate) else START_FRACTION * estimate
-    told = "its plan"
+    start, origin = START_FRACTION * estimate, "20 % of the estimate"
+    if math.isnan(estimate):
+        start, origin = START_RPS, "the default without an estimate"
+    planned = plan.planned_rps or mean
+    derived = {
+        "planned_rps": "mean of the scenario's traffic",
+        "peak_rps": f"busiest {PEAK_S:g} s of the same",
+        "start_rps": origin,
+    }
     return Loads(
-        planned_rps=plan.planned_rps or mean,
-        peak_rps=plan.peak_rps or max(peak, plan.planned_rps or mean),
+        planned_rps=planned,
+        peak_rps=plan.peak_rps or max(peak, planned),
         estimate_rps=estimate,
         start_rps=plan.start_rps or start,
         share={str(name): float(value) for name, value in share.items()},
         evidence={
-            "planned_rps": told if plan.planned_rps else "mean of the scenario's traffic",
-            "peak_rps": told if plan.peak_rps else f"busiest {PEAK_S:g} s of the same",
-            "start_rps": told
-            if plan.start_rps
-            else "20 % of the estimate"
-            if not math.isnan(estimate)
-            else "the default without an estimate",
+            **{name: "its plan" if getattr(plan, name) else how for name, how in derived.items()},
             "estimate_rps": "drain rates of the wait budget, at the mix of the traffic",
         },
     )
@@ -91,7 +91,7 @@ def rates(trace: Trace) -> tuple[float, float]:
 
 
 def estimate_rps(scenario: Scenario, trace: Trace) -> float:
-    """Return the load at which the first pool is full; NaN where the budget knows no drain rate.
+    """Return the load at which the first pool is full; NaN if the budget has no drain rate.
 
     A pool is full when its classes arrive at the sum of their drain rates; all classes keep their
     share of the load.
@@ -107,7 +107,57 @@ def estimate_rps(scenario: Scenario, trace: Trace) -> float:
     return min(found, default=math.nan)
 
 
-def play(
+def steady(rate_rps: float) -> Shape:
+    """Return the shape of a constant load."""
+    return {"kind": "steady", "rate_rps": rate_rps}
+
+
+def in_sequence(*parts: tuple[Shape, float]) -> Shape:
+    """Return shapes one after another, each for so many seconds."""
+    stated = [{"shape": shape, "duration_s": lasts_s} for shape, lasts_s in parts]
+    return {"kind": "sequence", "parts": stated}
+
+
+def rise(from_rps: float, to_rps: float, *, ramp_s: float, duration_s: float) -> Shape:
+    """Return the shape of a step: from the load before in a straight line, then held."""
+    if ramp_s <= 0:
+        return steady(to_rps)
+    line = {"kind": "ramp", "start_rps": from_rps, "target_rps": to_rps, "ramp_s": ramp_s}
+    return in_sequence((line, ramp_s), (steady(to_rps), duration_s - ramp_s))
+
+
+def under_load(
+    scenario: Scenario,
+    shape: Shape,
+    *,
+    duration_s: float,
+    perturbations: Sequence[Mapping[str, Any]] = (),
+    faults: Sequence[Mapping[str, Any]] = (),
+) -> Scenario:
+    """Return the scenario under another shape of the load.
+
+    Limits of the load generator are limits of the test, so they stay; the scenario's other faults
+    do not.
+    """
+    limits = [fault_values(f) for f in scenario.faults if isinstance(f, GeneratorLimit)]
+    values = {
+        "traffic.shape": dict(shape),
+        "traffic.duration_s": duration_s,
+        "traffic.perturbations": [dict(p) for p in perturbations],
+        "traffic.mix": [],
+        "faults": [*limits, *(dict(f) for f in faults)],
+        "requests": None,
+        "warmup_s": 0.0,
+    }
+    return with_values(scenario, values)
+
+
+def fault_values(fault: Fault) -> dict[str, Any]:
+    """Return a fault as the values that were stated."""
+    return fault.model_dump(exclude_unset=True)
+
+
+def run_load(
     scenario: Scenario,
     shape: Shape,
     *,
@@ -117,49 +167,15 @@ def play(
     perturbations: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> RunResult:
-    """Return the run of a scenario's requests under another shape of the load.
+    """Return the run of a scenario under another shape of the load; see :func:`under_load`.
 
     Every run of a seed and replication draws the same requests in the same order: two steps differ
-    in load alone. Limits of the load generator hold in each; the scenario's other faults do not.
+    in load alone.
     """
-    changed = with_values(
-        scenario,
-        {
-            "traffic.shape": dict(shape),
-            "traffic.duration_s": duration_s,
-            "traffic.perturbations": [dict(p) for p in perturbations],
-            "traffic.mix": [],
-            "faults": [*generator_limits(scenario), *(dict(f) for f in faults)],
-            "requests": None,
-            "warmup_s": 0.0,
-        },
+    changed = under_load(
+        scenario, shape, duration_s=duration_s, perturbations=perturbations, faults=faults
     )
     return simulate(changed, seed=seed, replication=replication)
-
-
-def generator_limits(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return the limits of the load generator: they are limits of the test, so of every stage."""
-    return [fault_values(f) for f in scenario.faults if isinstance(f, GeneratorLimit)]
-
-
-def fault_values(fault: Fault) -> dict[str, Any]:
-    """Return a fault as the values it was given."""
-    return fault.model_dump(exclude_unset=True)
-
-
-def risen(from_rps: float, to_rps: float, *, ramp_s: float, duration_s: float) -> Shape:
-    """Return the shape of a step: from the load before in a straight line, then held."""
-    steady = {"kind": "steady", "rate_rps": to_rps}
-    if ramp_s <= 0:
-        return steady
-    line = {"kind": "ramp", "start_rps": from_rps, "target_rps": to_rps, "ramp_s": ramp_s}
-    return {
-        "kind": "sequence",
-        "parts": [
-            {"shape": line, "duration_s": ramp_s},
-            {"shape": steady, "duration_s": duration_s - ramp_s},
-        ],
-    }
 
 
 def step(
@@ -181,8 +197,8 @@ def step(
     ramp_s, duration_s = plan.ramp_s, plan.step_s
     voids: list[Stage] = []
     while True:
-        shape = risen(before_rps, load_rps, ramp_s=ramp_s, duration_s=duration_s)
-        run = play(scenario, shape, duration_s=duration_s, seed=seed, replication=replication)
+        shape = rise(before_rps, load_rps, ramp_s=ramp_s, duration_s=duration_s)
+        run = run_load(scenario, shape, duration_s=duration_s, seed=seed, replication=replication)
         start_s, settled = warmed_up(run, ramp_s=ramp_s, end_s=duration_s, steady_s=plan.steady_s)
         found = stage_of(name, kind, load_rps, run, start_s=start_s, end_s=duration_s)
         if not found.broken and _broke_early(run, start_s, found):
@@ -213,17 +229,15 @@ def warmed_up(
     rows = rows[(rows["time_s"] >= ramp_s) & (rows["time_s"] < end_s)]
     time = rows["time_s"].to_numpy(np.float64)
     cut = mser5(rows["value"].to_numpy(np.float64))
-    latest = end_s - steady_s
+    latest = max(end_s - steady_s, ramp_s)
     if cut is None or not time.size:
-        return max(latest, ramp_s), False
+        return latest, False
     start = max(float(time[cut]), ramp_s)
-    return min(start, max(latest, ramp_s)), start <= latest
+    return min(start, latest), start <= end_s - steady_s
 
 
 def _broke_early(run: RunResult, start_s: float, stage: Stage) -> bool:
     """Return whether the requests of the start-up broke a promise beyond doubt."""
-    from capplan.results import per_request
-
     if start_s <= 0:
         return False
     early = per_request(windowed(run, 0.0, start_s))

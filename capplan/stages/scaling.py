@@ -13,7 +13,7 @@ from capplan.formatting import counted
 from capplan.results.replica_lifecycle import lead_times, wanted_changes
 from capplan.results.scaling import scaling_findings, turns
 from capplan.stages.protection import protections
-from capplan.verdict import Outcome, Reason
+from capplan.verdict import Reason, checked, unknown
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -25,19 +25,14 @@ if TYPE_CHECKING:
 READINESS_SAMPLES = 10
 """Replicas that must have become ready for a recovery by scale-out to prove much; a default."""
 READINGS = 4
-"""Readings of its metrics in which an autoscaler is to find that the load is over; a default."""
+"""Readings of its metrics that an autoscaler needs to see that the load has ended; a default."""
 FIXED = "no pool's number of replicas changes by itself"
-"""Why rules on replicas that come and go say nothing of a scenario."""
+"""Why rules on replicas that come and go do not apply."""
 
 
 def scales(scenario: Scenario) -> bool:
     """Return whether any pool's number of replicas changes by itself."""
-    return any(pool_scales(pool) for pool in scenario.pools)
-
-
-def pool_scales(pool: Pool) -> bool:
-    """Return whether a pool's number of replicas changes by itself."""
-    return pool.is_elastic
+    return any(pool.is_elastic for pool in scenario.pools)
 
 
 def release_s(pool: Pool) -> float:
@@ -57,7 +52,7 @@ def release_s(pool: Pool) -> float:
 
 
 def replica_counts(run: RunResult) -> pd.Series:
-    """Return how many replicas of all pools were in service over time; empty if nobody tells."""
+    """Return how many replicas of all pools were in service over time; empty if not measured."""
     rows = run.timeline
     rows = rows[rows["metric"] == "replicas"]
     counts: pd.Series = rows.groupby("time_s")["value"].sum()
@@ -65,9 +60,9 @@ def replica_counts(run: RunResult) -> pd.Series:
 
 
 def added(run: RunResult) -> float:
-    """Return how many replicas became ready after somebody asked; NaN if nobody tells.
+    """Return how many replicas became ready on request; NaN if not measured.
 
-    A run that tells no lives of replicas is read by how often their number rose.
+    Without the phases of replicas in the timeline, it is by how much their number rose.
     """
     if (run.timeline["metric"] == "phase").any():
         return float(len(lead_times(run)))
@@ -82,7 +77,7 @@ def wanted_turns(run: RunResult, begin: float, end: float) -> int:
     found = [
         turns([(t, n) for t, n in wanted_changes(run, pool.name) if begin <= t <= end])
         for pool in run.scenario.pools
-        if pool_scales(pool)
+        if pool.is_elastic
     ]
     return max(map(len, found), default=0)
 
@@ -113,28 +108,29 @@ def scaling_reasons(stage: Stage, recovery: Recovery, every: Sequence[Stage]) ->
     """Yield what a recovery after an overload owes to replicas that were added.
 
     ``stage`` is the overload and its fall-back, ``every`` the stages whose scale-outs count as
-    samples. Nothing is said of a scenario whose replicas are fixed.
+    samples. No rule applies to a scenario whose replicas are fixed.
     """
     if not scales(stage.scenario):
         return
     came = added(stage.run)
     if np.isnan(came):
         for rule in ("recovery_by_scale_out", "protective_action"):
-            yield _untold(rule)
+            yield unknown(rule, "the timeline has no number of replicas")
         return
     acted = [p for p in protections(stage.scenario, [stage]) if p.acted]
     limits = [p.boundary.field for p in acted if p.boundary.layer != "caller"]
     rests = came > 0 and recovery.converged and not limits
     yield _samples(stage, every, came=came, rests=rests)
-    yield _reason(
+    evidence = f"acted in the overload: {', '.join(limits) or 'nothing'}; "
+    evidence += f"{counted(came, 'replica')} came"
+    if rests:
+        evidence = "it recovers by new accelerators alone: that is no protective action"
+    yield checked(
         "protective_action",
-        "fail" if rests else "pass",
+        not rests,
         value=len(limits),
-        evidence="it recovers by new accelerators alone: that is no protective action"
-        if rests
-        else f"acted in the overload: {', '.join(limits) or 'nothing'}; "
-        f"{counted(came, 'replica')} came",
-        action="set the limit that refuses what the running replicas cannot serve",
+        evidence=evidence,
+        next_action="set the limit that refuses what the running replicas cannot serve",
     )
 
 
@@ -142,46 +138,14 @@ def _samples(stage: Stage, every: Sequence[Stage], *, came: float, rests: bool) 
     runs = {s.run_id: s.run for s in (*every, stage)}
     total = float(np.nansum([added(run) for run in runs.values()]))
     few = rests and total < READINESS_SAMPLES
-    told = (
-        f"{counted(came, 'replica')} became ready in the overload and after it, {total:g} "
-        "in all stages"
-    )
-    return _reason(
-        "recovery_by_scale_out",
-        "retest" if few else "pass",
+    return Reason(
+        rule="recovery_by_scale_out",
+        outcome="retest" if few else "pass",
         value=total,
-        evidence=f"{told}; the recovery {'rests on them alone' if rests else 'has other reasons'}",
-        action="repeat exactly the scale-out until enough replicas became ready",
         limit=READINESS_SAMPLES,
-    )
-
-
-def _reason(
-    rule: str,
-    outcome: Outcome,
-    *,
-    value: float,
-    evidence: str,
-    action: str,
-    limit: float | None = None,
-) -> Reason:
-    return Reason(
-        rule=rule,
-        outcome=outcome,
-        value=value,
-        limit=limit,
-        evidence=evidence,
-        next_action="" if outcome == "pass" else action,
-        origin=None if limit is None else "default",
-    )
-
-
-def _untold(rule: str) -> Reason:
-    return Reason(
-        rule=rule,
-        outcome="unknown",
-        value=None,
-        limit=None,
-        evidence="the timeline tells no number of replicas",
-        next_action="measure it",
+        evidence=f"{counted(came, 'replica')} became ready in the overload and after it, "
+        f"{total:g} in all stages; the recovery "
+        f"{'rests on them alone' if rests else 'has other reasons'}",
+        next_action="repeat exactly the scale-out until enough replicas became ready",
+        origin="default",
     )

@@ -92,6 +92,30 @@ class Stage:
         """Return whether a promise broke, or the backlog grows without end."""
         return bool(self.breaks) or self.stationary is False
 
+    def grows(self, request_class: str | None = None) -> bool:
+        """Return whether the backlog (of a class) surely grows."""
+        if request_class is None:
+            return self.stationary is False
+        return any(
+            r.rule == "stability" and r.outcome == "fail" and r.request_class == request_class
+            for r in self.verdict.reasons
+        )
+
+    def surely_holds(self, request_class: str | None = None) -> bool:
+        """Return whether the promises (of a class) that load can break are surely kept."""
+        own = [m for m in self.margins if request_class in (None, m.request_class)]
+        return all(m.kept for m in own) and not self.grows(request_class)
+
+    def breaks_any(self, request_class: str) -> bool:
+        """Return whether a promise of a class is broken, or the class's backlog grows."""
+        broken = any(b.request_class == request_class for b in self.breaks)
+        return broken or self.grows(request_class)
+
+    def surely_breaks(self, request_class: str | None = None) -> bool:
+        """Return whether a promise (of a class) is broken beyond doubt, or a backlog grows."""
+        own = [b for b in self.breaks if request_class in (None, b.request_class)]
+        return any(b.proven for b in own) or self.grows(request_class)
+
     @property
     def sent(self) -> tuple[float, float]:
         """Return the sent share of the asked rate, and the 99th percentile of the send lag, s."""
@@ -185,7 +209,7 @@ class Stage:
             },
             "counts": self.counts,
             "void": self.void,
-            "note": self.told,
+            "note": self.remark,
             "needs_min": self.needs_min,
             "client": {
                 "limited": self.client_limited,
@@ -213,8 +237,8 @@ class Stage:
         return waited_twice(attempts, queue_waits(attempts, end_s=self.end_s))
 
     @property
-    def told(self) -> str:
-        """Return what is to know of the stage, and why it does not count where it does not."""
+    def remark(self) -> str:
+        """Return what qualifies the stage: its note, and why it does not count."""
         return "; ".join(part for part in (self.note, self.why_not) if part)
 
     @property
@@ -252,15 +276,12 @@ def stage_of(
     *,
     start_s: float,
     end_s: float,
-    run_id: str | None = None,
     note: str = "",
 ) -> Stage:
     """Return the stage that a window of a run is."""
     whole = with_warmup(run, start_s)
-    part = windowed(whole, start_s, end_s)
-    table = per_request(part)
-    verdict = judge(part)
-    margins = tuple(margins_of(table, run.scenario))
+    found = judged(windowed(whole, start_s, end_s))
+    table = found["table"]
     return Stage(
         name=name,
         kind=kind,
@@ -268,16 +289,21 @@ def stage_of(
         run=whole,
         start_s=start_s,
         end_s=end_s,
-        table=table,
-        verdict=verdict,
         stability=stability(
             table["intended_start_s"], table["finish_s"], start_s=start_s, end_s=end_s
         ),
-        margins=margins,
-        breaks=breaks_of(verdict, margins),
-        run_id=run_id or inputs_of(whole).run_id,
+        run_id=inputs_of(whole).run_id,
         note=note,
+        **found,
     )
+
+
+def judged(part: RunResult) -> dict[str, Any]:
+    """Return the fields of a stage that follow from the requests of a part of its run."""
+    table, verdict = per_request(part), judge(part)
+    margins = tuple(margins_of(table, part.scenario))
+    breaks = breaks_of(verdict, margins)
+    return {"table": table, "verdict": verdict, "margins": margins, "breaks": breaks}
 
 
 def with_warmup(run: RunResult, warmup_s: float) -> RunResult:
@@ -304,36 +330,8 @@ def interval_of(steps: Sequence[Stage], request_class: str | None = None) -> tup
 
     NaN below where the lowest step does not surely hold; +inf above where no break is beyond doubt.
     """
-    doubtful = [s.load_rps for s in steps if not holds(s, request_class)]
+    doubtful = [s.load_rps for s in steps if not s.surely_holds(request_class)]
     limit = min(doubtful, default=math.inf)
     kept = max((s.load_rps for s in steps if s.load_rps < limit), default=math.nan)
-    sure = min((s.load_rps for s in steps if surely(s, request_class)), default=math.inf)
+    sure = min((s.load_rps for s in steps if s.surely_breaks(request_class)), default=math.inf)
     return kept, sure
-
-
-def holds(stage: Stage, request_class: str | None = None) -> bool:
-    """Return whether a stage surely keeps the promises (of a class) that load can break."""
-    own = [m for m in stage.margins if request_class in (None, m.request_class)]
-    return all(m.kept for m in own) and not _grows(stage, request_class)
-
-
-def breaks(stage: Stage, request_class: str) -> bool:
-    """Return whether a stage breaks a promise of a class, or the class's backlog grows."""
-    return any(b.request_class == request_class for b in stage.breaks) or _grows(
-        stage, request_class
-    )
-
-
-def surely(stage: Stage, request_class: str | None = None) -> bool:
-    """Return whether a stage breaks a promise (of a class) beyond doubt, or a backlog grows."""
-    own = [b for b in stage.breaks if request_class in (None, b.request_class)]
-    return any(b.proven for b in own) or _grows(stage, request_class)
-
-
-def _grows(stage: Stage, request_class: str | None) -> bool:
-    if request_class is None:
-        return stage.stationary is False
-    return any(
-        r.rule == "stability" and r.outcome == "fail" and r.request_class == request_class
-        for r in stage.verdict.reasons
-    )

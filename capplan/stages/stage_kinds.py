@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capplan.formatting import counted
-from capplan.results import per_request
+from capplan.simulation import simulate
 from capplan.simulation.loading import load_alone_s
-from capplan.slo import judge
-from capplan.stages.run_load import Loads, fault_values, play, step, warmed_up
+from capplan.stages.run_load import (
+    Loads,
+    Shape,
+    fault_values,
+    in_sequence,
+    run_load,
+    steady,
+    step,
+    warmed_up,
+)
 from capplan.stages.scaling import release_s
-from capplan.stages.stage import Stage, stage_of, windowed
-from capplan.stages.violations import breaks_of, margins_of
+from capplan.stages.stage import Stage, judged, stage_of, windowed
 from capplan.traffic.draw import draw
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.scenario.pools import Pool
     from capplan.stages.ramp import LoadRamp
-
 
 LASTS = {
     "crash": "down_s",
@@ -43,144 +49,137 @@ def baseline(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     return found
 
 
+def _load_stage(
+    scenario: Scenario,
+    kind: str,
+    load_rps: float,
+    shape: Shape,
+    *,
+    end_s: float,
+    seed: int,
+    quiet_s: float | None = None,
+    steady_s: float | None = None,
+    perturbations: Sequence[Mapping[str, Any]] = (),
+    note: str = "",
+) -> Stage:
+    """Return a load as a stage, without its start-up, which ends within ``quiet_s``.
+
+    By default the start-up may take the first fifth of the run.
+    """
+    run = run_load(scenario, shape, duration_s=end_s, seed=seed, perturbations=perturbations)
+    quiet_s = end_s if quiet_s is None else quiet_s
+    steady_s = 0.8 * end_s if steady_s is None else steady_s
+    start, _ = warmed_up(run, ramp_s=0.0, end_s=quiet_s, steady_s=steady_s)
+    name = kind.replace("_", " ")
+    return stage_of(name, kind, load_rps, run, start_s=start, end_s=end_s, note=note)
+
+
 def burst(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the planned load with bursts to a multiple of the planned peak."""
-    plan = scenario.stages
+    plan, planned = scenario.stages, loads.planned_rps
     first = plan.every_s / 2
-    duration = plan.bursts * plan.every_s
-    perturbation = {
+    load = plan.peak_fraction * loads.peak_rps
+    bursts = {
         "kind": "bursts",
-        "peak_fraction": plan.peak_fraction * loads.peak_rps / loads.planned_rps,
+        "peak_fraction": load / planned,
         "burst_s": plan.burst_s,
         "every_s": plan.every_s,
         "first_s": first,
     }
-    run = play(
+    return _load_stage(
         scenario,
-        {"kind": "steady", "rate_rps": loads.planned_rps},
-        duration_s=duration,
+        "burst",
+        load,
+        steady(planned),
+        end_s=plan.bursts * plan.every_s,
         seed=seed,
-        perturbations=[perturbation],
+        quiet_s=first,
+        steady_s=first / 2,
+        perturbations=[bursts],
+        note=f"{counted(plan.bursts, 'burst')} of {plan.burst_s:g} s to {load:.3g}/s "
+        f"over {planned:.3g}/s",
     )
-    load = plan.peak_fraction * loads.peak_rps
-    note = f"{counted(plan.bursts, 'burst')} of {plan.burst_s:g} s to {load:.3g}/s"
-    note += f" over {loads.planned_rps:.3g}/s"
-    start, _ = warmed_up(run, ramp_s=0.0, end_s=first, steady_s=first / 2)
-    return stage_of("burst", "burst", load, run, start_s=start, end_s=duration, note=note)
 
 
 def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the planned load with some very long outputs; the others' promises are judged.
 
-    Who asks for thousands of tokens can hardly be answered in the time promised for hundreds; the
+    A request for thousands of tokens can hardly be answered in the time promised for hundreds; the
     question is whether the others still are.
     """
-    plan = scenario.stages
-    perturbation = {
+    plan, planned = scenario.stages, loads.planned_rps
+    outputs = {
         "kind": "long_outputs",
         "fraction": plan.long_fraction,
         "above_tokens": plan.long_above_tokens,
         "max_tokens": plan.long_max_tokens,
     }
     samples = samples_s(loads, scenario) / (1 - plan.long_fraction)
-    end = max(plan.step_s, min(plan.longest_s, plan.ramp_s + samples))
-    run = play(
+    found = _load_stage(
         scenario,
-        {"kind": "steady", "rate_rps": loads.planned_rps},
-        duration_s=end,
+        "long_outputs",
+        planned,
+        steady(planned),
+        end_s=max(plan.step_s, min(plan.longest_s, plan.ramp_s + samples)),
         seed=seed,
-        perturbations=[perturbation],
+        steady_s=plan.steady_s,
+        perturbations=[outputs],
     )
-    start, _ = warmed_up(run, ramp_s=0.0, end_s=end, steady_s=plan.steady_s)
-    found = stage_of(
-        "long outputs", "long_outputs", loads.planned_rps, run, start_s=start, end_s=end
-    )
-    frame = run.trace.frame
+    frame = found.run.trace.frame
     short = frame.loc[frame["output_tokens"] <= plan.long_above_tokens, "request_id"]
-    part = windowed(found.run, start, end)
+    part = windowed(found.run, found.start_s, found.end_s)
     log = part.requests
     part = replace(part, requests=log[log["request_id"].isin(short)].reset_index(drop=True))
-    table, verdict = per_request(part), judge(part)
-    margins = tuple(margins_of(table, scenario))
-    many = len(frame) - len(short)
-    return replace(
-        found,
-        table=table,
-        verdict=verdict,
-        margins=margins,
-        breaks=breaks_of(verdict, margins),
-        note=f"judged without {counted(many, 'request')} of more than "
-        f"{plan.long_above_tokens:,} tokens",
-    )
+    note = f"judged without {counted(len(frame) - len(short), 'request')} of more than "
+    return replace(found, **judged(part), note=f"{note}{plan.long_above_tokens:,} tokens")
 
 
 def fall_back(scenario: Scenario, loads: Loads, ramp: LoadRamp | None, *, seed: int) -> Stage:
     """Return an overload of half a step's length, then the baseline load; the latter is judged.
 
-    The overload is the highest load of the ramp, or that of a burst if it is higher. Where replicas
+    The overload is the highest load of the ramp, or that of a burst if it is higher. If replicas
     come and go, the baseline load is held long enough for them to be released.
     """
-    plan = scenario.stages
+    plan, low = scenario.stages, loads.start_rps
     top = max((s.load_rps for s in ramp.steps), default=0.0) if ramp else 0.0
     over = max(top, plan.peak_fraction * loads.peak_rps)
     held = plan.step_s / 2
     low_s = plan.fall_back_s + max(map(release_s, scenario.pools))
     end = held + low_s
-    shape = {
-        "kind": "sequence",
-        "parts": [
-            {"shape": {"kind": "steady", "rate_rps": over}, "duration_s": held},
-            {
-                "shape": {"kind": "steady", "rate_rps": loads.start_rps},
-                "duration_s": low_s,
-            },
-        ],
-    }
-    run = play(scenario, shape, duration_s=end, seed=seed)
+    shape = in_sequence((steady(over), held), (steady(low), low_s))
+    run = run_load(scenario, shape, duration_s=end, seed=seed)
     note = f"after {held:g} s at {over:.3g}/s"
-    low = loads.start_rps
     found = stage_of("fall back", "fall_back", low, run, start_s=held, end_s=end, note=note)
     return replace(found, top_rps=over)
 
 
 def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
-    """Return the planned load while something fails, and the retest after it is over.
+    """Return the planned load during a fault of the plan's kind, and the retest after it.
 
-    The plan states what fails (:mod:`capplan.stages.stage_kinds`). Without ``down_s`` it
-    lasts for the pool's cold start, or for longer, until each class's percentiles have their
-    samples.
+    Without ``down_s`` the fault lasts for the pool's cold start, or for longer, until each class's
+    percentiles have their samples.
     """
-    plan = scenario.stages
+    plan, load = scenario.stages, loads.planned_rps
     pool = scenario.pool(plan.failed_pool)
     at = plan.step_s / 2
     enough = min(samples_s(loads, scenario), plan.longest_s)
-    found = failure_of(
-        scenario, at_s=at, down_s=plan.down_s or max(pool.cold_start_s or plan.step_s, enough)
-    )
+    down_s = plan.down_s or max(pool.cold_start_s or plan.step_s, enough)
+    found = failure_of(scenario, at_s=at, down_s=down_s)
     back = found.ends_s
     end = back + plan.fall_back_s + plan.steady_s
-    run = play(
-        scenario,
-        {"kind": "steady", "rate_rps": loads.planned_rps},
-        duration_s=end,
-        seed=seed,
-        faults=[found.fault],
-    )
-    load, note = loads.planned_rps, found.note
-    one = stage_of("failure", "failure", load, run, start_s=at, end_s=back, note=note)
-    other = stage_of(
-        "retest", "retest", load, one.run, start_s=back + plan.fall_back_s / 2, end_s=end,
-        note=f"after {plan.failure.replace('_', ' ')} is over"
-        if plan.failure != "crash"
-        else "after the replica's return",
-    )  # fmt: skip
-    return one, other
+    run = run_load(scenario, steady(load), duration_s=end, seed=seed, faults=[found.fault])
+    one = stage_of("failure", "failure", load, run, start_s=at, end_s=back, note=found.note)
+    after = f"after {plan.failure.replace('_', ' ')} is over"
+    if plan.failure == "crash":
+        after = "after the replica's return"
+    start = back + plan.fall_back_s / 2
+    return one, stage_of("retest", "retest", load, one.run, start_s=start, end_s=end, note=after)
 
 
 def samples_s(loads: Loads, scenario: Scenario) -> float:
     """Return how long the planned load takes to give each class's percentiles their samples, s.
 
-    A tenth more, because arrivals are random; inf for a class that never comes.
+    A tenth more, because arrivals are random; inf for a class without requests.
     """
     rates = {c.name: loads.planned_rps * loads.share.get(c.name, 0.0) for c in scenario.classes}
     needed = {c.name: c.promises.samples_needed() for c in scenario.classes}
@@ -190,15 +189,8 @@ def samples_s(loads: Loads, scenario: Scenario) -> float:
 
 def soak(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the planned load for as long as the plan's soak lasts."""
-    plan = scenario.stages
-    return _plain(
-        scenario,
-        "soak",
-        loads.planned_rps,
-        shape={"kind": "steady", "rate_rps": loads.planned_rps},
-        end=plan.soak_s,
-        seed=seed,
-    )
+    load, end_s = loads.planned_rps, scenario.stages.soak_s
+    return _load_stage(scenario, "soak", load, steady(load), end_s=end_s, seed=seed)
 
 
 def spike(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
@@ -213,45 +205,31 @@ def spike(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
         "every_s": plan.every_s,
         "first_s": plan.step_s / 2,
     }
-    return _plain(scenario, "spike", peak, shape=shape, end=plan.step_s, seed=seed)
+    return _load_stage(scenario, "spike", peak, shape, end_s=plan.step_s, seed=seed)
 
 
 def wave(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return two periods of a wave around the planned load."""
-    plan = scenario.stages
+    plan, load = scenario.stages, loads.planned_rps
     shape = {
         "kind": "wave",
-        "rate_rps": loads.planned_rps,
+        "rate_rps": load,
         "amplitude_fraction": plan.wave_amplitude_fraction,
         "period_s": plan.wave_period_s,
     }
-    return _plain(
-        scenario, "wave", loads.planned_rps, shape=shape, end=2 * plan.wave_period_s, seed=seed
-    )
+    return _load_stage(scenario, "wave", load, shape, end_s=2 * plan.wave_period_s, seed=seed)
 
 
 def replay(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the scenario's own traffic, as it stands."""
-    from capplan.simulation import simulate
-
     trace = draw(scenario, seed=seed)
     run = simulate(scenario, trace=trace, seed=seed)
     end = math.nextafter(float(trace.frame["arrival_s"].iloc[-1]), math.inf)
-    return stage_of(
-        "replay", "replay", loads.planned_rps, run, start_s=scenario.warmup_s, end_s=end
-    )
+    load, start = loads.planned_rps, scenario.warmup_s
+    return stage_of("replay", "replay", load, run, start_s=start, end_s=end)
 
 
-def _plain(
-    scenario: Scenario, kind: str, load: float, *, shape: Mapping[str, Any], end: float, seed: int
-) -> Stage:
-    run = play(scenario, shape, duration_s=end, seed=seed)
-    start, _ = warmed_up(run, ramp_s=0.0, end_s=end, steady_s=0.8 * end)
-    return stage_of(kind, kind, load, run, start_s=start, end_s=end)
-
-
-Play = Callable[..., Stage]
-SELECTABLE: Mapping[str, Play] = {
+SELECTABLE: Mapping[str, Callable[..., Stage]] = {
     "burst": burst,
     "long_outputs": long_outputs,
     "soak": soak,
@@ -280,9 +258,9 @@ class StageFault:
 def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> StageFault:
     """Return the fault of the plan's kind at a moment, for so long.
 
-    What the scenario's first fault of that kind (in the failed pool, if one is named) says of it
-    stands: how many, how much slower, who notices. Only its moment is another one, and its length
-    if the plan states one or the fault states none.
+    It is as the scenario's first fault of that kind (in the failed pool, if one is named) states
+    it. Only its moment is another one, and its length if the plan states one or the fault states
+    none.
     """
     plan = scenario.stages
     stated = _stated(scenario, scenario.pool(plan.failed_pool))
@@ -291,7 +269,7 @@ def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> StageFault:
     if plan.failure == "model_reload":
         return _reload(fault, scenario, pool, at_s=at_s, down_s=down_s)
     if plan.failure == "node_loss" and not {"host", "node"} & fault.keys():
-        fault |= _node(pool)
+        fault |= _first_node(pool)
     length = LASTS[plan.failure]
     lasts_s = down_s if plan.down_s is not None else fault.get(length, down_s)
     fault[length] = lasts_s
@@ -303,7 +281,7 @@ def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> StageFault:
 
 
 def _stated(scenario: Scenario, pool: Pool) -> dict[str, Any]:
-    """Return what the scenario says of a fault of the plan's kind, or the kind and pool alone."""
+    """Return the scenario's fault of the plan's kind, or the kind and pool alone."""
     kind = scenario.stages.failure
     named = scenario.stages.failed_pool
     for fault in scenario.faults:
@@ -312,7 +290,7 @@ def _stated(scenario: Scenario, pool: Pool) -> dict[str, Any]:
     return {"kind": kind, "pool": pool.name}
 
 
-def _node(pool: Pool) -> dict[str, Any]:
+def _first_node(pool: Pool) -> dict[str, Any]:
     """Return the machine that is lost: the first of a pool."""
     return {"host": pool.hosts[0], "pool": None} if pool.hosts else {"pool": pool.name, "node": 0}
 
@@ -328,9 +306,9 @@ def _reload(
     elif load_s is None and pool.model_load is not None:
         host = next((h for h in scenario.hosts if h.name in pool.hosts), None)
         load_s = load_alone_s(pool, pool.model_load, host)
-    turns = math.ceil((fault.get("count") or pool.replicas) / fault.get("max_unavailable", 1))
-    ends_s = at_s + turns * (fault.get("drain_s", 30.0) + load_s)
     most = fault.get("max_unavailable", 1)
+    turns = math.ceil((fault.get("count") or pool.replicas) / most)
+    ends_s = at_s + turns * (fault.get("drain_s", 30.0) + load_s)
     note = f"{pool.name} replicas load their model anew, at most {most} at a time"
     return StageFault(fault=fault, ends_s=ends_s, note=note)
 
@@ -343,11 +321,11 @@ def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
         some = f"the only {name} replica"
     if pool.is_elastic:  # how many there are then is not known
         some = counted(count, f"{name} replica")
-    told = {
+    what = {
         "crash": f"{some} away",
         "hang": f"{some} hanging",
         "slow": f"{some} {fault.get('factor', 2.0):g} times slower",
         "node_loss": f"a machine of {name} away",
         "router_blind": f"the router of {name} blind",
     }[str(fault["kind"])]
-    return f"{told} for {lasts_s:.3g} s"
+    return f"{what} for {lasts_s:.3g} s"

@@ -41,31 +41,13 @@ class Surge:
 
     def scenario(self, scenario: Scenario, strength: float) -> Scenario:
         """Return the scenario under a surge of that many planned peaks, without other faults."""
-        from capplan.scenario.files import with_values
-        from capplan.stages.run_load import generator_limits
+        from capplan.stages.run_load import in_sequence, steady, under_load
 
-        loads = (
-            (BEFORE, self.usual_rps),
-            (1, strength * self.peak_rps),
-            (AFTER + LATER, self.usual_rps),
-        )
-        parts = [
-            {
-                "shape": {"kind": "steady", "rate_rps": rate_rps},
-                "duration_s": lengths * self.length_s,
-            }
-            for lengths, rate_rps in loads
-        ]
-        values = {
-            "traffic.shape": {"kind": "sequence", "parts": parts},
-            "traffic.duration_s": sum(lengths for lengths, _ in loads) * self.length_s,
-            "traffic.perturbations": [],
-            "traffic.mix": [],
-            "faults": generator_limits(scenario),
-            "requests": None,
-            "warmup_s": 0.0,
-        }
-        return with_values(scenario, values)
+        lengths = (BEFORE, 1, AFTER + LATER)
+        rates = (self.usual_rps, strength * self.peak_rps, self.usual_rps)
+        parts = [(steady(r), n * self.length_s) for r, n in zip(rates, lengths, strict=True)]
+        duration_s = sum(lengths) * self.length_s
+        return under_load(scenario, in_sequence(*parts), duration_s=duration_s)
 
 
 def no_surge(scenario: Scenario, loads: Loads) -> str | None:

@@ -6,7 +6,7 @@ from capplan.scenario.files import with_values
 from capplan.stages import run_stages
 from capplan.stages.degradation import blame
 from capplan.stages.limits import limit_of
-from capplan.stages.run_load import play
+from capplan.stages.run_load import run_load
 from capplan.stages.scaling import added, release_s
 from capplan.stages.stage import stage_of
 
@@ -84,7 +84,7 @@ def test_the_limit_of_a_pool_that_scales_is_its_most_replicas_or_when_it_asks(
     load = 22.0 if most == 2 else 40.0
     scenario = single_server(pool=scaling(max_replicas=most))
     shape = {"kind": "steady", "rate_rps": load}
-    run = play(scenario, shape, duration_s=60.0, seed=1)
+    run = run_load(scenario, shape, duration_s=60.0, seed=1)
     stage = stage_of("x", "ramp", load, run, start_s=20.0, end_s=60.0)
     limit = limit_of(stage, "chat", blame(stage, stage.breaks[0], None))
     assert limit.field == field

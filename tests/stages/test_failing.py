@@ -5,7 +5,6 @@ import pytest
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.stages import run_stages
-from capplan.stages.run_load import generator_limits
 from capplan.stages.stage_kinds import failure_of
 
 POOL = {
@@ -131,14 +130,14 @@ def _limited(single_server):
 
 
 def test_the_clients_own_limit_is_no_knee_of_the_service(limited):
-    assert len(generator_limits(limited.scenario)) == 1
+    assert [fault.kind for fault in limited.ramp.steps[0].scenario.faults] == ["generator_limit"]
     client = limited.ramp.client_limit_rps
     assert 5.0 < client < 7.0
     assert limited.first_degradation is None
     over = [s for s in limited.ramp.steps if s.load_rps >= client]
     assert len(over) == 2
     assert all(s.client_limited and not s.counts for s in over)
-    assert "client" in over[0].told
+    assert "client" in over[0].remark
     assert limited.knee is None or limited.knee.reason
 
 

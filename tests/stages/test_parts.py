@@ -10,14 +10,14 @@ import pytest
 from capplan.scenario.classes import Promises
 from capplan.stages.acceptance import run_stages
 from capplan.stages.degradation import blame, kneedle
-from capplan.stages.isolation import isolation_reasons, tenants_over_share
+from capplan.stages.fairness import isolation_reasons, starves, tenants_over_share
 from capplan.stages.limits import limit_of
 from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
 from capplan.stages.recovery import errors_back
-from capplan.stages.rules import starves, unowned_queues
-from capplan.stages.run_load import loads_of, play, step
+from capplan.stages.rules import unowned_queues
+from capplan.stages.run_load import loads_of, run_load, step
 from capplan.stages.stage import stage_of
 from capplan.stages.violations import allowance, broken
 
@@ -49,7 +49,7 @@ def table(outcomes, *, e2e=0.1, **columns):
 def _server(single_server):
     """Return a steady run of the single server at half its capacity, as a stage."""
     shape = {"kind": "steady", "rate_rps": 5.0}
-    run = play(single_server(), shape, duration_s=300.0, seed=1)
+    run = run_load(single_server(), shape, duration_s=300.0, seed=1)
     return stage_of("half", "plain", 5.0, run, start_s=30.0, end_s=300.0)
 
 
@@ -108,11 +108,11 @@ def test_a_steady_stage_counts(server):
 
 def test_a_short_stage_says_how_many_minutes_it_lacks(single_server):
     """p90 needs 100 requests: 20 s at 2/s bring about 40, and 30 s more the rest."""
-    run = play(single_server(), {"kind": "steady", "rate_rps": 2.0}, duration_s=20.0, seed=1)
+    run = run_load(single_server(), {"kind": "steady", "rate_rps": 2.0}, duration_s=20.0, seed=1)
     found = stage_of("short", "plain", 2.0, run, start_s=0.0, end_s=20.0)
     assert not found.counts
     assert found.needs_min > 0.3
-    assert found.told.startswith("insufficient evidence: needs")
+    assert found.remark.startswith("insufficient evidence: needs")
 
 
 def test_a_late_load_generator_is_told_from_the_service(server):
@@ -120,10 +120,10 @@ def test_a_late_load_generator_is_told_from_the_service(server):
     late = dataclasses.replace(
         server.run, requests=log.assign(sent_s=log["intended_start_s"] + 0.2)
     )
-    found = stage_of("late", "plain", 5.0, late, start_s=30.0, end_s=300.0, run_id="x")
+    found = stage_of("late", "plain", 5.0, late, start_s=30.0, end_s=300.0)
     assert found.client_limited
     assert not found.counts
-    assert "client" in found.told
+    assert "client" in found.remark
     assert not server.client_limited
 
 
@@ -140,7 +140,7 @@ def test_a_break_of_the_start_up_alone_is_void_and_repeated_slower(single_server
 def test_a_rate_limit_that_refuses_is_blamed_and_moved(single_server):
     gateway = {"rate_limit": {"rate_rps": 2.0, "burst": 1}}
     scenario = single_server(gateway=gateway, promises={"error_rate_fraction": 0.01})
-    run = play(scenario, {"kind": "steady", "rate_rps": 4.0}, duration_s=200.0, seed=1)
+    run = run_load(scenario, {"kind": "steady", "rate_rps": 4.0}, duration_s=200.0, seed=1)
     found = stage_of("refused", "plain", 4.0, run, start_s=0.0, end_s=200.0)
     first = found.breaks[0]
     cause = blame(found, first, None)
@@ -266,7 +266,7 @@ def test_other_stages_can_be_chosen(single_server):
 
 
 def test_void_tries_stand_before_the_step_that_they_gave_way_to(single_server):
-    run = play(single_server(), {"kind": "steady", "rate_rps": 1.0}, duration_s=20.0, seed=1)
+    run = run_load(single_server(), {"kind": "steady", "rate_rps": 1.0}, duration_s=20.0, seed=1)
 
     def at(name, load_rps):
         return stage_of(name, "ramp", load_rps, run, start_s=0.0, end_s=20.0)

@@ -12,7 +12,7 @@ from capplan.stages import scaling
 from capplan.stages.next_change import _linked, _throughput_bought, _worse
 from capplan.stages.recovery import recovery_of
 from capplan.stages.rules import Findings, not_applicable, rules
-from capplan.stages.run_load import play
+from capplan.stages.run_load import run_load
 from capplan.stages.scaling import READINESS_SAMPLES, added, scaling_reasons
 from capplan.stages.stage import stage_of
 from capplan.stages.violations import broken
@@ -22,14 +22,14 @@ from capplan.stages.violations import broken
 def _fallen(single_server):
     """A run at half the capacity, as the fall-back after nothing at all."""
     shape = {"kind": "steady", "rate_rps": 5.0}
-    run = play(single_server(), shape, duration_s=500.0, seed=1)
+    run = run_load(single_server(), shape, duration_s=500.0, seed=1)
     return stage_of("fall back", "fall_back", 5.0, run, start_s=100.0, end_s=500.0)
 
 
 @pytest.fixture(name="elastic")
 def _elastic(monkeypatch):
     """Let the number of replicas of every pool change by itself."""
-    monkeypatch.setattr(scaling, "pool_scales", lambda pool: True)
+    monkeypatch.setattr(scaling, "scales", lambda scenario: True)
 
 
 def with_counts(stage, counts):
