@@ -74,12 +74,24 @@ def kv_blocks(pool: Pool) -> int:
     as they do for an engine without a hybrid block manager, unless ``hybrid_kv_context_tokens``
     says for what length of a sequence they count with their window. Of a pipeline's stages the one
     with the least room decides, as in vLLM (``v1/core/kv_cache_utils.py``).
-    Raises :class:`DataError` if the model does not fit, saying by how much.
+    Raises :class:`DataError` if the model does not fit, saying by how much, and if a stated
+    ``max_model_len`` exceeds the capacity, with which vLLM does not start.
     """
     batching = _continuous(pool)
-    if batching.kv_blocks is not None:
-        return batching.kv_blocks
-    use = memory_use(pool)
+    blocks = batching.kv_blocks if batching.kv_blocks is not None else _blocks_left(pool)
+    stated = "max_model_len" in batching.model_fields_set
+    if stated and batching.max_model_len > (tokens := blocks * batching.block_size):
+        raise DataError(
+            f"at most the KV capacity of {tokens:,} tokens",
+            field=f"pools.{pool.name}.batching.max_model_len",
+            value=batching.max_model_len,
+        )
+    return blocks
+
+
+def _blocks_left(pool: Pool) -> int:
+    """Return the KV blocks that the memory of one accelerator has room for."""
+    batching, use = _continuous(pool), memory_use(pool)
     found = model_of(pool)
     block_bytes = pool_kv_bytes_per_token(pool) * batching.block_size
     if use.kv_bytes < block_bytes:
