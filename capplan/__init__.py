@@ -19,6 +19,7 @@ _HOME = {
     "Scenario": "capplan.scenario",
     "scenario": "capplan.starter",
     "load_scenario": "capplan.scenario.files",
+    "memory_plan": "capplan.replica.memory_plan",
     "allocate": "capplan.budget",
     "RunResult": "capplan.results",
     "simulate": "capplan.simulation",

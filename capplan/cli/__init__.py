@@ -16,6 +16,7 @@ from capplan.cli import (
     exits,
     fidelity,
     init,
+    memory,
     reference,
     report,
     simulate,
@@ -92,6 +93,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for group in (
         init,
+        memory,
         traffic,
         budget,
         simulate,

@@ -1,0 +1,71 @@
+"""What an engine would log at its start: KV tokens and concurrency, or why it would not start."""
+
+import json
+
+import pytest
+
+import capplan as cp
+from capplan.cli import main
+from capplan.replica.memory_plan import COMPARED, OUTSIDE, memory_plan
+from capplan.schema import DataError
+
+POOL = "pools.llm"
+ON_24_GB = {
+    f"{POOL}.accelerator": "RTX-4090",
+    f"{POOL}.batching.max_model_len": 131072,
+    f"{POOL}.batching.gpu_memory_utilization": 0.9,
+}
+
+
+def test_kv_tokens_are_those_of_a_server_s_start_up_log():
+    values = {
+        **ON_24_GB,
+        f"{POOL}.batching.max_model_len": 8192,
+        f"{POOL}.batching.max_num_seqs": 256,
+    }
+    (pool,) = memory_plan(cp.load_scenario("chat-service", values=values)).pools
+    assert pool.kv_tokens == pytest.approx(2588 * 16, rel=0.005)  # vLLM 0.19 on one RTX 4090
+    assert pool.max_concurrency == pytest.approx(pool.kv_tokens / 8192)
+    assert (
+        pool.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
+    )  # keys and values, layers, heads, 16 bits
+
+
+def test_an_engine_that_would_not_start_is_refused_with_the_capacity():
+    values = {**ON_24_GB, f"{POOL}.batching.max_num_seqs": 256}
+    study = cp.load_scenario("chat-service", values=values)
+    rule = r"pools.llm.batching.max_model_len: at most the KV capacity of 41,424 tokens, got 131072"
+    with pytest.raises(DataError, match=rule):
+        memory_plan(study)
+    with pytest.raises(DataError, match=rule):
+        cp.simulate(study)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({}, COMPARED),
+        ({f"{POOL}.weight_dtype": "fp8"}, OUTSIDE),
+        ({f"{POOL}.tensor_parallel": 2}, OUTSIDE),
+        ({f"{POOL}.model": "Qwen/Qwen3-30B-A3B"}, OUTSIDE),
+    ],
+)
+def test_the_plan_states_whether_it_was_compared_with_servers(changes, note):
+    (pool,) = memory_plan(cp.load_scenario("chat-service", values=changes)).pools
+    assert pool.compared == note
+
+
+def test_a_pool_without_a_model_is_unknown_not_zero(capsys):
+    assert main(["memory", "chat-service", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [pool["pool"] for pool in document["pools"]] == ["llm"]
+    assert document["unknown"] == {"labelling": "its batching is dynamic"}
+
+
+def test_the_catalogue_lists_models_and_accelerators_and_unknown_prices(capsys):
+    assert main(["catalog", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    prices = {row["accelerator"]: row["usd_per_hour"] for row in document["accelerators"]}
+    assert "meta-llama/Llama-3.1-8B" in document["models"]
+    assert prices["H100-SXM-80GB"] > 0
+    assert prices["L4"] is None
