@@ -12,7 +12,7 @@ alternating renewal process). The exponential law is an assumption: constant haz
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -37,6 +37,8 @@ class Occurrence(Part):
 
     fixed: ClassVar[str | None] = None
     """The field that says for how long, where there is one."""
+    changes_pace: ClassVar[bool] = False
+    """Whether it changes the speed of running steps, which compiled steps cannot."""
 
     at_s: Seconds | None = None
     """When it strikes, s; None = by ``mtbf_s``."""
@@ -131,6 +133,7 @@ class Hang(ReplicaFault):
     """
 
     fixed: ClassVar[str | None] = "for_s"
+    changes_pace: ClassVar[bool] = True
     kind: Literal["hang"] = "hang"
     for_s: PositiveSeconds | None = None
     detect_s: Seconds | None = None
@@ -164,6 +167,7 @@ class Slow(ReplicaFault):
     """
 
     fixed: ClassVar[str | None] = "for_s"
+    changes_pace: ClassVar[bool] = True
     kind: Literal["slow"] = "slow"
     factor: Positive = 2.0
     for_s: PositiveSeconds | None = None
@@ -262,25 +266,31 @@ class GeneratorLimit(Occurrence):
 
 
 def _kind(value: Any) -> Any:
-    """Return which fault it is; who states none means a crash."""
+    """Return the kind of a fault; without one it is a crash."""
     if isinstance(value, dict):
         return value.get("kind", "crash")
     return getattr(value, "kind", None)
 
 
-Fault = Annotated[
+_Kinds = (
     Annotated[Crash, Tag("crash")]
     | Annotated[Hang, Tag("hang")]
     | Annotated[Slow, Tag("slow")]
     | Annotated[NodeLoss, Tag("node_loss")]
     | Annotated[ModelReload, Tag("model_reload")]
     | Annotated[RouterBlind, Tag("router_blind")]
-    | Annotated[GeneratorLimit, Tag("generator_limit")],
+    | Annotated[GeneratorLimit, Tag("generator_limit")]
+)
+KINDS: dict[str, type[Occurrence]] = {
+    tag.tag: kind for kind, tag in (get_args(one) for one in get_args(_Kinds))
+}
+"""The class of each kind of fault, by name."""
+
+Fault = Annotated[
+    _Kinds,
     Discriminator(
         _kind,
         custom_error_type="fault_kind",
-        custom_error_message=(
-            "a kind of crash, hang, slow, node_loss, model_reload, router_blind, generator_limit"
-        ),
+        custom_error_message=f"a kind of {', '.join(KINDS)}",
     ),
 ]

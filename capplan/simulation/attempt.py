@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from capplan.replica.job import Job
 
@@ -168,3 +168,17 @@ class Failure:
     def can_be_retried(self) -> bool:
         """Return whether the same request could succeed later."""
         return self.reason.partition(":")[0] not in FINAL
+
+
+class Downstream(Protocol):
+    """Where a layer passes on the attempts that have ended behind it."""
+
+    def answered(self, attempt: Attempt) -> None:
+        """Take an attempt whose last token is made."""
+
+    def failed(self, attempt: Attempt, failure: Failure) -> None:
+        """Take an attempt that ended without an answer."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether a request waits for room here or in a layer before."""

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
 from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Breaker, PerRequest, Watch
-from capplan.scenario.metric_names import LATENCIES, LEVELS
+from capplan.scenario.metric_names import LATENCIES
 from capplan.simulation.breaker_actions import Acting, Door, Throttle, acting
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, level, rate
+from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, pool_reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
-    from capplan.simulation.caller import Callers
+    from capplan.simulation.callers import Callers
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
 
@@ -269,9 +269,7 @@ def _reading(
         )
     if when.of == "gateway":
         return gateway_reading(when.metric, gateway, clock)
-    if when.metric in LEVELS:
-        return level(when.metric, pool)
-    return rate(when.metric, pool, clock)
+    return pool_reading(when.metric, pool, clock)
 
 
 def _bind_tiers(rules: Sequence[tuple[str, Rule]]) -> None:

@@ -1,324 +1,420 @@
-"""What each kind of fault does to whom it strikes; see :mod:`capplan.scenario.faults`."""
+"""What each kind of :mod:`capplan.scenario.faults` does; :data:`EFFECTS` maps one to the other."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from capplan.scenario.faults import Crash, GeneratorLimit, Hang, ModelReload, Slow
-from capplan.scenario.pools import Pool
+from capplan.scenario.faults import (
+    Crash,
+    GeneratorLimit,
+    Hang,
+    ModelReload,
+    NodeLoss,
+    Occurrence,
+    ReplicaFault,
+    RouterBlind,
+    Slow,
+)
+from capplan.scenario.placement import nodes_of
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.frail import FrailReplica
-from capplan.simulation.generator import Generator
-from capplan.simulation.outages import Outages
-from capplan.simulation.reloads import Reload
+from capplan.simulation.loading import Outages, loader_of
 
 if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+    from capplan.simulation.callers import Callers
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
+    from capplan.simulation.request_source import LoadGenerator
+    from capplan.simulation.shared_host import Machine
 
-RESTART = "restart"
-"""Why what a hung replica held failed when it was restarted."""
-Over = Callable[[], None]
+RESTART, RELOAD = "restart", "reload"
+"""Failure reasons: of what a hung replica held when it restarted, and of what a reloading one
+still held when its grace period ended."""
+Ended = Callable[[], None]
+FaultT = TypeVar("FaultT", bound=Occurrence)
+ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
 
 
-class Kind(Protocol):
-    """One fault of a scenario: whom it can strike, and what happens then."""
+class Site:
+    """The places of a run where faults strike."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        pools: Mapping[str, ServingPool],
+        callers: Callers,
+        machines: Mapping[str, Machine],
+        clock: Clock,
+    ) -> None:
+        self.scenario = scenario
+        self.pools = pools
+        self.callers = callers
+        self.clock = clock
+        self.outages = {
+            pool.name: Outages(
+                pools[pool.name],
+                loader=loader_of(pool, scenario, machines=machines, clock=clock),
+                clock=clock,
+            )
+            for pool in scenario.pools
+        }
+
+
+class Effect(Generic[FaultT]):
+    """What one fault of a scenario does to the units that it can strike.
+
+    A kind defines ``units`` and either ``begin`` and ``end`` or ``strike``.
+    """
+
+    rank = Rank.FAULT
+
+    def __init__(self, fault: FaultT, site: Site) -> None:
+        self.fault = fault
+        self.site = site
+        self.clock = site.clock
 
     def units(self) -> Sequence[Any]:
-        """Return all that can fail by themselves."""
+        """Return the present units that fail independently."""
+        raise NotImplementedError
 
     def chosen(self) -> Sequence[Any]:
-        """Return whom a fault at a time strikes."""
+        """Return the units that a fault at a stated time strikes."""
+        return self.units()
+
+    def watch(self, joined: Callable[[Any], None]) -> None:
+        """Call ``joined`` with each unit that appears later."""
 
     def can_fail(self, unit: Any) -> bool | None:
-        """Return whether a unit is in order now; None = it is gone for good."""
+        """Return whether a unit works now; None = it has left for good."""
+        return True
 
-    def strike(self, units: Sequence[Any], lasts_s: float, over: Over) -> None:
-        """Let it happen for a time (inf = for good); ``over`` is called for each at its end."""
+    def strike(self, units: Sequence[Any], lasts_s: float, ended: Ended) -> None:
+        """Begin for a time (inf = for good); ``ended`` is called for each unit at its end."""
+        for unit in units:
+            self.begin(unit)
+            if lasts_s < math.inf:
+                ends_s = self.clock.now + lasts_s
+                self.clock.at(ends_s, Rank.FAULT, self._end, (unit, ended))
 
+    def begin(self, unit: Any) -> None:
+        """Begin at a unit."""
 
-def on_host(pool: Pool, host: str) -> Callable[[int], bool]:
-    """Return which replicas of a pool stand on a host, by number."""
-    hosts = pool.hosts
-    return lambda number: hosts[number % len(hosts)] == host
+    def end(self, unit: Any) -> None:
+        """Undo :meth:`begin`."""
 
-
-@dataclass(frozen=True, slots=True)
-class NodePart:
-    """A pool's part of a machine: which of its replicas, by number."""
-
-    pool: ServingPool
-    has: Callable[[int], bool]
-
-
-class Node:
-    """One machine, and the pools on it."""
-
-    def __init__(self, parts: Sequence[NodePart]) -> None:
-        self._parts = parts
-
-    def replicas(self) -> Iterable[tuple[ServingPool, list[Replica]]]:
-        """Yield each pool and its replicas here, also those that are down."""
-        for part in self._parts:
-            yield (
-                part.pool,
-                [r for r in part.pool.replicas if part.has(part.pool.number_of(r.name))],
-            )
+    def _end(self, which: tuple[Any, Ended]) -> None:
+        unit, ended = which
+        self.end(unit)
+        ended()
 
 
-class _OfReplicas:
-    """What faults of single replicas have in common."""
+class _PoolEffect(Effect[FaultT]):
+    """The effect of a fault of one pool as a whole."""
 
-    def __init__(self, pool: ServingPool, fault: Crash | Hang | Slow, clock: Clock) -> None:
-        self._pool = pool
-        self._count = fault.count
-        self._clock = clock
+    def __init__(self, fault: FaultT, site: Site) -> None:
+        super().__init__(fault, site)
+        name = site.scenario.pool(getattr(fault, "pool", None)).name
+        self.pool, self.outages = site.pools[name], site.outages[name]
+
+    def units(self) -> Sequence[Any]:
+        return [self.pool]
+
+
+class _ReplicaEffect(_PoolEffect[ReplicaFaultT]):
+    """The effect of a fault of single replicas."""
 
     def units(self) -> Sequence[Replica]:
-        """Return the replicas that are there."""
-        return list(self._pool.replicas)
+        return list(self.pool.replicas)
 
     def chosen(self) -> Sequence[Replica]:
-        """Return the first in service."""
-        return self._pool.in_service[: self._count]
+        return self.pool.in_service[: self.fault.count]
+
+    def watch(self, joined: Callable[[Replica], None]) -> None:
+        self.pool.on_join.append(joined)
 
     def can_fail(self, unit: Replica) -> bool | None:
-        """Return whether a replica is in service; None = it is gone."""
-        return unit.up if unit in self._pool.replicas else None
+        return unit.up if unit in self.pool.replicas else None
 
 
-class _Crashing(_OfReplicas):
-    def __init__(self, pool: ServingPool, fault: Crash, outages: Outages, clock: Clock) -> None:
-        super().__init__(pool, fault, clock)
-        self._outages = outages
+class Crashing(_ReplicaEffect[Crash]):
+    """Replicas stop."""
 
-    def strike(self, units: Sequence[Replica], lasts_s: float, over: Over) -> None:
+    def strike(self, units: Sequence[Replica], lasts_s: float, ended: Ended) -> None:
         """Stop replicas."""
-        self._outages.take_down(units, back_s=self._clock.now + lasts_s, then=over)
+        self.outages.take_down(units, back_s=self.clock.now + lasts_s, then=ended)
 
 
-class _Hanging(_OfReplicas):
-    def __init__(self, pool: ServingPool, fault: Hang, outages: Outages, clock: Clock) -> None:
-        super().__init__(pool, fault, clock)
-        self._outages = outages
-        self._detect_s = fault.detect_s
-        self._restart_s = fault.restart_s
+class Slowing(_ReplicaEffect[Slow]):
+    """Steps take longer."""
 
-    def can_fail(self, unit: Replica) -> bool | None:
-        """Return whether a replica is in service and moves; None = it is gone."""
-        works = super().can_fail(unit)
-        return works and not _frail(unit).is_hung
+    def begin(self, unit: Replica) -> None:
+        """Slow a replica down."""
+        unit.slow_down(self.fault.factor)
 
-    def strike(self, units: Sequence[Replica], lasts_s: float, over: Over) -> None:
-        """Let replicas stand still, until they go on or are restarted."""
-        now_s = self._clock.now
-        for replica in map(_frail, units):
-            hang = _Hung(replica, replica.hang(), over)
-            if lasts_s < math.inf:
-                self._clock.at(now_s + lasts_s, Rank.FAULT, self._go_on, hang)
-            if self._detect_s is not None and self._detect_s < lasts_s:
-                self._clock.at(now_s + self._detect_s, Rank.FAULT, self._notice, hang)
-
-    def _go_on(self, hang: _Hung) -> None:
-        if hang.is_known:
-            return
-        if hang.goes_on:
-            hang.replica.recover(hang.number)
-            self._pool.trust(hang.replica, self)
-        hang.end()
-
-    def _notice(self, hang: _Hung) -> None:
-        if not hang.goes_on:
-            if self._restart_s is not None:
-                hang.end()
-            return
-        self._pool.avoid(hang.replica, self)
-        if self._restart_s is not None:
-            back_s = self._clock.now + self._restart_s
-            hang.is_known = True
-            self._outages.take_down([hang.replica], back_s=back_s, reason=RESTART, then=hang.over)
+    def end(self, unit: Replica) -> None:
+        """Restore its pace."""
+        unit.speed_up(self.fault.factor)
 
 
 @dataclass(slots=True)
-class _Hung:
-    """One hang of one replica: until it goes on by itself, is restarted, or crashes on the way."""
+class _HungReplica:
+    """One hang of one replica, until it continues, is restarted or crashes."""
 
-    replica: FrailReplica
+    replica: Replica
     number: int
-    over: Over
-    is_known: bool = False
-    """Somebody has told, or will, that it is over."""
+    ended: Ended
+    is_reported: bool = False
+    """Whether ``ended`` was called, or will be by a restart."""
 
     @property
-    def goes_on(self) -> bool:
-        """Return whether it has not ended yet, as it does when the replica stops."""
+    def lasts(self) -> bool:
+        """Return whether the hang has not ended; a crash ends it too."""
         return self.number in self.replica.hangs
 
-    def end(self) -> None:
-        """Tell that it is over, once."""
-        if not self.is_known:
-            self.is_known = True
-            self.over()
+    def report(self) -> None:
+        """Call ``ended``, once."""
+        if not self.is_reported:
+            self.is_reported = True
+            self.ended()
 
 
-class _Slowing(_OfReplicas):
-    def __init__(self, pool: ServingPool, fault: Slow, clock: Clock) -> None:
-        super().__init__(pool, fault, clock)
-        self._factor = fault.factor
+class Hanging(_ReplicaEffect[Hang]):
+    """Replicas hang until they continue or a health check restarts them."""
 
-    def strike(self, units: Sequence[Replica], lasts_s: float, over: Over) -> None:
-        """Let the steps of replicas take longer."""
-        for replica in map(_frail, units):
-            replica.slow(self._factor)
+    def can_fail(self, unit: Replica) -> bool | None:
+        """Return whether a replica is up and does not hang; None = it has left."""
+        works = super().can_fail(unit)
+        return works and not unit.hangs
+
+    def strike(self, units: Sequence[Replica], lasts_s: float, ended: Ended) -> None:
+        """Suspend replicas."""
+        now_s, detect_s = self.clock.now, self.fault.detect_s
+        for replica in units:
+            hang = _HungReplica(replica, replica.hang(), ended)
             if lasts_s < math.inf:
-                ends_s = self._clock.now + lasts_s
-                self._clock.at(ends_s, Rank.FAULT, self._end, (replica, over))
+                self.clock.at(now_s + lasts_s, Rank.FAULT, self._recover, hang)
+            if detect_s is not None and detect_s < lasts_s:
+                self.clock.at(now_s + detect_s, Rank.FAULT, self._detect, hang)
 
-    def _end(self, which: tuple[FrailReplica, Over]) -> None:
-        replica, over = which
-        replica.speed_up(self._factor)
-        over()
+    def _recover(self, hang: _HungReplica) -> None:
+        if hang.is_reported:
+            return
+        if hang.lasts:
+            hang.replica.recover(hang.number)
+            self.pool.trust(hang.replica, self)
+        hang.report()
+
+    def _detect(self, hang: _HungReplica) -> None:
+        restart_s = self.fault.restart_s
+        if not hang.lasts:
+            if restart_s is not None:
+                hang.report()
+            return
+        self.pool.avoid(hang.replica, self)
+        if restart_s is not None:
+            hang.is_reported = True
+            self.outages.take_down(
+                [hang.replica],
+                back_s=self.clock.now + restart_s,
+                reason=RESTART,
+                then=hang.ended,
+            )
 
 
-class Lost:
-    """Machines that stop."""
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine: of each pool on it, which replicas, by number."""
 
-    def __init__(self, nodes: Sequence[Node], outages: Mapping[str, Outages], clock: Clock) -> None:
-        self._nodes = nodes
-        self._outages = outages
-        self._clock = clock
+    parts: Sequence[tuple[ServingPool, Callable[[int], bool]]]
+
+    def replicas(self) -> Iterable[tuple[ServingPool, list[Replica]]]:
+        """Yield each pool and its replicas on this machine, including those that are down."""
+        for pool, has in self.parts:
+            yield pool, [r for r in pool.replicas if has(pool.number_of(r.name))]
+
+
+class LosingNodes(Effect[NodeLoss]):
+    """Machines stop, with all replicas on them."""
 
     def units(self) -> Sequence[Node]:
-        """Return the machines."""
-        return self._nodes
+        """Return the machines that the fault can strike."""
+        fault, scenario, pools = self.fault, self.site.scenario, self.site.pools
+        if fault.host is not None:
+            there = [p for p in scenario.pools if fault.host in p.hosts]
+            return [Node([(pools[p.name], _on_host(p.hosts, fault.host)) for p in there])]
+        numbers = range(len(nodes_of(scenario.pool(fault.pool))))
+        if fault.at_s is not None or fault.node is not None:
+            numbers = numbers[fault.node or 0 :][:1]
+        return [self._node(number) for number in numbers]
 
-    def chosen(self) -> Sequence[Node]:
-        """Return the one that is lost at a time."""
-        return self._nodes
+    def watch(self, joined: Callable[[Node], None]) -> None:
+        """Call ``joined`` with each machine that an elastic pool fills later."""
+        if self.fault.host is not None or self.fault.node is not None:
+            return
+        rules = self.site.scenario.pool(self.fault.pool)
+        pool = self.site.pools[rules.name]
+        known = {number // self._per_node for number in range(rules.replicas)}
+
+        def replica_joined(replica: Replica) -> None:
+            number = pool.number_of(replica.name) // self._per_node
+            if number not in known:
+                known.add(number)
+                joined(self._node(number))
+
+        pool.on_join.append(replica_joined)
 
     def can_fail(self, unit: Node) -> bool:
-        """Return whether anything runs there."""
+        """Return whether a replica is up there."""
         return any(replica.up for _, replicas in unit.replicas() for replica in replicas)
 
-    def strike(self, units: Sequence[Node], lasts_s: float, over: Over) -> None:
+    def strike(self, units: Sequence[Node], lasts_s: float, ended: Ended) -> None:
         """Stop all replicas of each machine at once."""
-        back_s = self._clock.now + lasts_s
+        back_s = self.clock.now + lasts_s
         for node in units:
             for pool, replicas in node.replicas():
-                self._outages[pool.name].take_down(replicas, back_s=back_s)
+                self.site.outages[pool.name].take_down(replicas, back_s=back_s)
             if back_s < math.inf:
-                self._clock.at(back_s, Rank.FAULT, lambda _: over(), None)
+                self.clock.at(back_s, Rank.FAULT, lambda _: ended(), None)
+
+    @property
+    def _per_node(self) -> int:
+        rules = self.site.scenario.pool(self.fault.pool)
+        return rules.replicas_per_node or rules.replicas
+
+    def _node(self, number: int) -> Node:
+        """Return one machine of a pool: its replicas in the order of their numbers."""
+        pool = self.site.pools[self.site.scenario.pool(self.fault.pool).name]
+        own = range(number * self._per_node, (number + 1) * self._per_node)
+        return Node([(pool, own.__contains__)])
 
 
-class _OfPool:
-    """What faults of a pool as a whole have in common."""
-
-    def __init__(self, pool: ServingPool, clock: Clock) -> None:
-        self._pool = pool
-        self._clock = clock
-
-    def units(self) -> Sequence[ServingPool]:
-        """Return the pool."""
-        return [self._pool]
-
-    def chosen(self) -> Sequence[ServingPool]:
-        """Return the pool."""
-        return [self._pool]
-
-    def can_fail(self, unit: ServingPool) -> bool:
-        """Return True: it always can."""
-        return True
+def _on_host(hosts: Sequence[str], host: str) -> Callable[[int], bool]:
+    return lambda number: hosts[number % len(hosts)] == host
 
 
-class Reloading(_OfPool):
-    """A reload of a pool's replicas."""
+class Reloading(_PoolEffect[ModelReload]):
+    """Replicas load their model anew, a few at a time."""
+
+    def strike(self, units: Sequence[ServingPool], lasts_s: float, ended: Ended) -> None:
+        """Start the reload; it lasts as long as its loads."""
+        for pool in units:
+            Reload(pool, self.fault, outages=self.outages, clock=self.clock, ended=ended).start()
+
+
+class Reload:
+    """One reload of a pool; ``ended`` is called when the last replica is back."""
 
     def __init__(
-        self, pool: ServingPool, fault: ModelReload, outages: Outages, clock: Clock
+        self,
+        pool: ServingPool,
+        rules: ModelReload,
+        *,
+        outages: Outages,
+        clock: Clock,
+        ended: Ended,
     ) -> None:
-        super().__init__(pool, clock)
-        self._fault = fault
+        self._pool = pool
+        self._rules = rules
         self._outages = outages
-
-    def strike(self, units: Sequence[ServingPool], lasts_s: float, over: Over) -> None:
-        """Start to reload; it lasts as long as it takes."""
-        for pool in units:
-            Reload(pool, self._fault, outages=self._outages, clock=self._clock, over=over).start()
-
-
-class Blinding(_OfPool):
-    """A router that sees nothing new."""
-
-    def __init__(self, pool: ServingPool, blind: Counter[str], clock: Clock) -> None:
-        super().__init__(pool, clock)
-        self._blind = blind
-
-    def strike(self, units: Sequence[ServingPool], lasts_s: float, over: Over) -> None:
-        """Let the router go on by what it sees now."""
-        for pool in units:
-            self._blind[pool.name] += 1
-            if self._blind[pool.name] == 1:
-                pool.go_blind()
-            if lasts_s < math.inf:
-                self._clock.at(self._clock.now + lasts_s, Rank.FAULT, self._end, (pool, over))
-
-    def _end(self, which: tuple[ServingPool, Over]) -> None:
-        pool, over = which
-        self._blind[pool.name] -= 1
-        if not self._blind[pool.name]:
-            pool.see()
-        over()
-
-
-class Limited:
-    """A load generator at its limit."""
-
-    def __init__(self, generator: Generator, fault: GeneratorLimit, clock: Clock) -> None:
-        self._generator = generator
-        self._fault = fault
         self._clock = clock
+        self._ended = ended
+        self._away = 0
+        self._left = deque(pool.replicas[: rules.count])
+        self._draining: set[Replica] = set()
 
-    def units(self) -> Sequence[Generator]:
+    def start(self) -> None:
+        """Take the first replicas out of routing."""
+        self._away = min(self._rules.max_unavailable, len(self._left))
+        if not self._away:
+            self._ended()
+        for _ in range(self._away):
+            self._next()
+
+    def _next(self) -> None:
+        """Drain the next replica; skip those that are down."""
+        while self._left:
+            replica = self._left.popleft()
+            if replica.up and replica in self._pool.replicas:
+                self._pool.avoid(replica, self)
+                self._drain(replica)
+                return
+        self._away -= 1
+        if not self._away:
+            self._ended()
+
+    def _drain(self, replica: Replica) -> None:
+        """Reload a replica when it is empty or its grace period ends."""
+        self._draining.add(replica)
+        if not replica.in_flight:
+            self._drained(replica)
+            return
+        clock = self._clock
+        replica.on_empty = lambda: clock.at(clock.now, Rank.FAULT, self._drained, replica)
+        clock.at(clock.now + self._rules.drain_s, Rank.FAULT, self._drained, replica)
+
+    def _drained(self, replica: Replica) -> None:
+        if replica not in self._draining:
+            return
+        self._draining.remove(replica)
+        replica.on_empty = None
+        if not replica.up:  # it has crashed meanwhile, and loads when it returns
+            self._next()
+            return
+        load_s = self._rules.load_s
+        self._outages.take_down(
+            [replica],
+            back_s=self._clock.now + (load_s or 0.0),
+            reason=RELOAD,
+            loads=load_s is None,
+            then=self._next,
+        )
+
+
+class Blinding(_PoolEffect[RouterBlind]):
+    """The router of a pool sees nothing new."""
+
+    def begin(self, unit: ServingPool) -> None:
+        """Freeze the router's view."""
+        unit.go_blind()
+
+    def end(self, unit: ServingPool) -> None:
+        """Restore its view."""
+        unit.see()
+
+
+class LimitingGenerator(Effect[GeneratorLimit]):
+    """The load generator keeps to a limit."""
+
+    rank = Rank.ARRIVE  # before the requests of the same instant
+
+    def __init__(self, fault: GeneratorLimit, site: Site) -> None:
+        super().__init__(fault, site)
+        self._generator = site.callers.through_generator()
+
+    def units(self) -> Sequence[LoadGenerator]:
         """Return the generator."""
         return [self._generator]
 
-    def chosen(self) -> Sequence[Generator]:
-        """Return the generator."""
-        return [self._generator]
+    def begin(self, unit: LoadGenerator) -> None:
+        """Apply the limit."""
+        unit.limit(self.fault)
 
-    def can_fail(self, unit: Generator) -> bool:
-        """Return True: it always can."""
-        return True
-
-    def strike(self, units: Sequence[Generator], lasts_s: float, over: Over) -> None:
-        """Let the generator keep to its limit."""
-        for generator in units:
-            generator.limit(self._fault)
-            if lasts_s < math.inf:
-                self._clock.at(self._clock.now + lasts_s, Rank.FAULT, self._end, over)
-
-    def _end(self, over: Over) -> None:
-        self._generator.lift(self._fault)
-        over()
+    def end(self, unit: LoadGenerator) -> None:
+        """Lift the limit."""
+        unit.lift(self.fault)
 
 
-def of_replicas(
-    pool: ServingPool, fault: Crash | Hang | Slow, outages: Outages, clock: Clock
-) -> Kind:
-    """Return what a fault of single replicas does."""
-    if isinstance(fault, Crash):
-        return _Crashing(pool, fault, outages, clock)
-    if isinstance(fault, Hang):
-        return _Hanging(pool, fault, outages, clock)
-    return _Slowing(pool, fault, clock)
-
-
-def _frail(replica: Replica) -> FrailReplica:
-    if not isinstance(replica, FrailReplica):
-        msg = f"replicas that can hang, got {replica.name}"
-        raise TypeError(msg)
-    return replica
+EFFECTS: Mapping[type[Occurrence], Callable[[Any, Site], Effect[Any]]] = {
+    Crash: Crashing,
+    Hang: Hanging,
+    Slow: Slowing,
+    NodeLoss: LosingNodes,
+    ModelReload: Reloading,
+    RouterBlind: Blinding,
+    GeneratorLimit: LimitingGenerator,
+}

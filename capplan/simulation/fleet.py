@@ -1,14 +1,14 @@
-"""The replicas of a pool that come and go: asked, provisioned, pulled, loaded, up, drained, gone.
+"""The replicas of an elastic pool: asked, provisioning, pulling, loading, up, draining, gone.
 
-Accelerators come from a supply that several pools may share and that can be empty; who asks then
-waits, in order of asking, until others give some back.
+Accelerators come from a supply that several pools may share. While it is empty, fleets wait in
+the order of asking until others give some back.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from capplan.scenario.autoscaling import NOTHING, Duration, FixedTime, Lifecycle
@@ -18,47 +18,49 @@ from capplan.traffic.laws import Z95
 if TYPE_CHECKING:
     import numpy as np
 
+    from capplan.scenario import Scenario
     from capplan.scenario.pools import Pool
     from capplan.simulation.loading import Load, Loader
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
+    from capplan.simulation.timeline import Gauge
 
 Note = Callable[[str, str], None]
-"""Takes a replica's name and the phase (``schema.PHASES``) that it enters now."""
+"""Records a replica's name and the phase (``schema.PHASES``) that it enters now."""
 
 STARTING = ("provisioning", "pulling", "loading")
 ALIVE = ("asked", *STARTING, "up")
-"""Phases of the replicas that count towards the number that is wanted."""
+"""Phases of the replicas that count towards the target."""
 PAID = (*STARTING, "up", "draining")
 
 
 class Supply:
-    """Accelerators that are left, and who waits for some."""
+    """The free accelerators, and the fleets that wait for some."""
 
     def __init__(self, accelerators: float = math.inf) -> None:
         self.free = accelerators
         self._waiting: deque[Fleet] = deque()
 
     def take(self, accelerators: int) -> bool:
-        """Take so many if there are."""
+        """Take accelerators; False if too few are free."""
         if accelerators > self.free:
             return False
         self.free -= accelerators
         return True
 
     def give(self, accelerators: int) -> None:
-        """Take some back, and serve who waits, in order of asking."""
+        """Give accelerators back, and serve the waiting fleets in the order of asking."""
         self.free += accelerators
         while self._waiting and self._waiting[0].provision_next():
             self._waiting.popleft()
 
     def wait(self, fleet: Fleet) -> None:
-        """Let a fleet wait for one replica more."""
+        """Queue a fleet that wants one more replica."""
         self._waiting.append(fleet)
 
 
 class Member:
-    """One replica of a fleet, from asking to its end."""
+    """One replica of a fleet, from the request for it to its end."""
 
     __slots__ = ("alarm", "is_warm", "name", "phase", "replica")
 
@@ -67,19 +69,19 @@ class Member:
         self.phase = phase
         self.replica = replica
         self.alarm: Alarm | Load | None = None
-        """What ends the phase it is in."""
+        """What ends its phase."""
         self.is_warm = phase == "standby"
 
 
 class Fleet:
-    """Lets the replicas of one pool come and go, until as many are there as are wanted.
+    """Starts and stops the replicas of one pool until their number is the target.
 
     Attributes
     ----------
     target
-        How many replicas are wanted, in service or on their way.
+        How many replicas are wanted, in service or starting.
     asked, refused
-        How many were asked of the supply since the start, and how many found it empty.
+        How many were asked of the supply since the start, and how often it was empty.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Fleet:
             self._supply.take(self._each)
             self._enter(Member(pool.next_name(), "standby"))
         pool.fleet = self
-        pool.watchers.append(self)
+        pool.on_leave.append(self._replica_left)
 
     @property
     def serving(self) -> list[Member]:
@@ -128,11 +130,11 @@ class Fleet:
 
     @property
     def paid_s(self) -> float:
-        """Return the replica-seconds that are to be paid until now."""
+        """Return the replica-seconds to pay for until now."""
         return self._paid_s + self._paid_now() * (self._clock.now - self._paid_until_s)
 
     def scale_to(self, target: int) -> None:
-        """Want so many replicas from now on."""
+        """Set the target."""
         self.target = target
         missing = target - self.count(*ALIVE)
         for _ in range(missing):
@@ -141,16 +143,16 @@ class Fleet:
             self._release()
 
     def start_standby(self) -> int:
-        """Let the warm replicas come into service; return how many."""
+        """Put the warm replicas into service; return how many."""
         warm = self.count("standby")
         self._lent += warm
         self.scale_to(self.target + warm)
         return warm
 
     def stop_standby(self) -> int:
-        """Want as many fewer as :meth:`start_standby` brought; return how many.
+        """Reduce the target by what :meth:`start_standby` added; return by how many.
 
-        Where there is an autoscaler, that is left to it.
+        An autoscaler, if there is one, reduces it instead.
         """
         if self._rules.autoscaler is not None:
             return 0
@@ -159,7 +161,7 @@ class Fleet:
         return back
 
     def provision_next(self) -> bool:
-        """Give the first that waits for accelerators its own; True if that is settled."""
+        """Provision the first member that waits; False if the supply lacks accelerators."""
         member = next((m for m in self.members if m.phase == "asked"), None)
         if member is not None and not self._supply.take(self._each):
             return False
@@ -167,10 +169,16 @@ class Fleet:
             self._provision(member)
         return True
 
-    def joined(self, replica: Replica) -> None:
-        """Do nothing: who joins was asked for here."""
+    def gauges(self) -> Iterable[Gauge]:
+        """Yield the metrics of the timeline: name, reading, and whether it is a total."""
+        yield "replicas_desired", lambda: self.target, False
+        yield "replicas_asked", lambda: self.count("asked"), False
+        yield "replicas_starting", lambda: self.count(*STARTING), False
+        yield "replicas_standby", lambda: self.count("standby"), False
+        yield "replicas_draining", lambda: self.count("draining"), False
+        yield "replicas_paid", lambda: self.paid_s, True
 
-    def left(self, replica: Replica) -> None:
+    def _replica_left(self, replica: Replica) -> None:
         """Give back what a replica held, or keep it warm."""
         member = next((m for m in self.members if m.replica is replica), None)
         if member is not None:
@@ -223,7 +231,7 @@ class Fleet:
         member.replica = self._pool.join(member.name)
 
     def _release(self) -> None:
-        """Let the one go that is missed least: the newest of those that are least far."""
+        """Remove the replica whose loss costs least: the newest in the earliest phase."""
         for phase in ALIVE:
             left = [m for m in reversed(self.members) if m.phase == phase]
             down = [m for m in left if m.replica is not None and not m.replica.up]
@@ -284,9 +292,9 @@ class Fleet:
 
 
 def _by_cold_start(rules: Pool) -> Lifecycle:
-    """Return the life of replicas of which one number is known, or how they load.
+    """Return the lifecycle that a pool's ``cold_start_s`` stands for.
 
-    A pool with neither has no autoscaler: all that ever starts in it is its standby.
+    A pool without it has no autoscaler: only its standby replicas ever start.
     """
     if rules.cold_start_s is None:
         return Lifecycle()
@@ -296,9 +304,24 @@ def _by_cold_start(rules: Pool) -> Lifecycle:
 def drawn_s(law: Duration, draws: np.random.Generator) -> float:
     """Return a time by a law, s: exp(ln p50 + z · ln(p95 / p50) / z95), or the fixed one.
 
-    One number is drawn in either case, so that the laws of other parts do not move these.
+    Either draws one number, so the laws of other parts do not change these times.
     """
     z = float(draws.standard_normal())
     if isinstance(law, FixedTime):
         return law.seconds
     return law.p50_s * math.exp(math.log(law.p95_s / law.p50_s) / Z95 * z)
+
+
+def supplies(scenario: Scenario) -> dict[str, Supply]:
+    """Return what each resource pool has left beside the pools of fixed size."""
+    return {
+        shared.name: Supply(
+            shared.accelerators
+            - sum(
+                pool.accelerators
+                for pool in scenario.pools
+                if pool.resource_pool == shared.name and not pool.is_elastic
+            )
+        )
+        for shared in scenario.resource_pools
+    }

@@ -1,9 +1,14 @@
-"""Model loads of replicas: bytes over a disk or network that others use at the same time."""
+"""Model loads of replicas, and replicas that are down until they have loaded.
+
+A load moves bytes over a disk or network that others use at the same time.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from capplan.catalog import model
 from capplan.replica.memory import weight_bytes
@@ -12,7 +17,15 @@ from capplan.scenario.placement import load_rate_bytes_per_s
 from capplan.scenario.pools import ModelLoad, Pool
 from capplan.schema import DataError
 from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.replica import CRASH
 from capplan.simulation.shared_host import Machine, Rates
+
+if TYPE_CHECKING:
+    from capplan.scenario import Scenario
+    from capplan.simulation.pool import ServingPool
+    from capplan.simulation.replica import Replica
+
+Ended = Callable[[], None]
 
 
 def load_bytes(pool: Pool) -> float:
@@ -36,20 +49,20 @@ def load_bytes(pool: Pool) -> float:
 
 
 def load_alone_s(pool: Pool, rules: ModelLoad, host: Host | None) -> float:
-    """Return how long a replica takes to load where nobody else uses its host, s."""
+    """Return how long a replica takes to load on a host that nothing else uses, s."""
     return rules.start_s + load_bytes(pool) / _rate(pool, host)
 
 
 def _rate(pool: Pool, host: Host | None) -> float:
     rate = load_rate_bytes_per_s(pool, host)
     if rate is None:
-        msg = f"pool {pool.name}: a bandwidth, to load a model"
+        msg = f"pools.{pool.name}.load_bandwidth_bytes_per_s: needed to load a model"
         raise ValueError(msg)
     return rate
 
 
 class Loader:
-    """Loads the model of a pool's replicas, each on its host; None of its own is its own host."""
+    """Loads the model of a pool's replicas, each on its host; without hosts, undisturbed."""
 
     def __init__(
         self,
@@ -68,7 +81,7 @@ class Loader:
         self._clock = clock
 
     def load(self, number: int, done: Callable[[], None]) -> Load:
-        """Start the load of the pool's replica of that number; ``done`` is called at its end."""
+        """Start to load the replica of that number; ``done`` is called at the end."""
         names = self._pool.hosts
         host = self._hosts[names[number % len(names)]] if names else None
         rate = _rate(self._pool, host)
@@ -84,7 +97,7 @@ class Loader:
 
 
 class Load:
-    """One load on its way; on a shared host it gets its share of what it takes."""
+    """One running load; on a shared host it gets its share of the rates it uses."""
 
     def __init__(
         self,
@@ -105,21 +118,21 @@ class Load:
         self._start = clock.alarm(clock.now + start_s, Rank.FAULT, self._begin)
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Cancel the load."""
         self._start.cancel()
         self._leave()
 
     def end_moves(self, end_s: float) -> None:
-        """Know that the host gives the load another speed."""
+        """Move the end of the load: its shared host changed its speed."""
         self._end_s = end_s
-        self._clock.at(end_s, Rank.FAULT, self._over, end_s)
+        self._clock.at(end_s, Rank.FAULT, self._finish, end_s)
 
     def _begin(self, _: None) -> None:
         self.end_moves(self._clock.now + self._seconds)
         if self._machine is not None:
             self._machine.begin(self, self._seconds, self._demand)
 
-    def _over(self, end_s: float) -> None:
+    def _finish(self, end_s: float) -> None:
         if end_s == self._end_s:
             self._leave()
             self._done()
@@ -128,3 +141,96 @@ class Load:
         self._end_s = math.inf
         if self._machine is not None:
             self._machine.end(self)
+
+
+def loader_of(
+    pool: Pool, scenario: Scenario, *, machines: Mapping[str, Machine], clock: Clock
+) -> Loader | None:
+    """Return what loads the model of a pool's replicas; None if the pool has no ``model_load``."""
+    if pool.model_load is None:
+        return None
+    hosts = {host.name: host for host in scenario.hosts}
+    return Loader(pool, pool.model_load, hosts=hosts, machines=machines, clock=clock)
+
+
+@dataclass(slots=True)
+class _Outage:
+    """One replica that is down."""
+
+    token: int = 0
+    back_s: float = -math.inf
+    load: Load | None = None
+    loads: bool = True
+    then: list[Ended] = field(default_factory=list)
+
+
+class Outages:
+    """The replicas of a pool that are down, until they have returned and loaded their model.
+
+    A replica struck again while down returns at the later of the two times, and its load restarts.
+    """
+
+    def __init__(self, pool: ServingPool, *, loader: Loader | None, clock: Clock) -> None:
+        self._pool = pool
+        self._loader = loader
+        self._clock = clock
+        self._down: dict[Replica, _Outage] = {}
+        pool.on_leave.append(self._forget)
+
+    def take_down(
+        self,
+        replicas: Iterable[Replica],
+        *,
+        back_s: float,
+        reason: str = CRASH,
+        loads: bool = True,
+        then: Ended | None = None,
+    ) -> None:
+        """Stop replicas until ``back_s`` (inf = for good), and then for as long as a load takes.
+
+        Without a loader, or without ``loads``, they serve from ``back_s`` on. ``then`` is called
+        for each when it serves again or leaves for good.
+        """
+        struck = list(replicas)
+        for replica in struck:
+            outage = self._down.setdefault(replica, _Outage())
+            outage.token += 1
+            outage.loads = loads
+            outage.back_s = max(outage.back_s, back_s)
+            if then is not None:
+                outage.then.append(then)
+            if outage.load is not None:
+                outage.load.cancel()
+                outage.load = None
+            if outage.back_s < math.inf:
+                call = (replica, outage.token)
+                self._clock.at(outage.back_s, Rank.FAULT, self._back, call)
+        self._pool.stop([replica for replica in struck if replica.up], reason)
+
+    def _forget(self, replica: Replica) -> None:
+        """Cancel the load of a replica that leaves the pool while it is down."""
+        outage = self._down.pop(replica, None)
+        if outage is None:
+            return
+        if outage.load is not None:
+            outage.load.cancel()
+        for then in outage.then:
+            self._clock.at(self._clock.now, Rank.FAULT, lambda then: then(), then)
+
+    def _back(self, which: tuple[Replica, int]) -> None:
+        replica, token = which
+        outage = self._down.get(replica)
+        if outage is None or outage.token != token:
+            return
+        if self._loader is None or not outage.loads:
+            self._restore(replica)
+            return
+        number = self._pool.number_of(replica.name)
+        outage.load = self._loader.load(number, lambda: self._restore(replica))
+
+    def _restore(self, replica: Replica) -> None:
+        outage = self._down.pop(replica)
+        replica.avoided.clear()
+        replica.restore()
+        for then in outage.then:
+            then()

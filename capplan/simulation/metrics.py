@@ -1,11 +1,11 @@
-"""What breakers and autoscalers read while a run goes on: by name, of a pool or of the gateway.
+"""The metrics that breakers and autoscalers read during a run, by name.
 
 ======================== ======================================================================
 name                     of a pool
 ======================== ======================================================================
 queue_length             requests that wait in its service queue and its scheduler queues
 in_flight                requests that its replicas hold, waiting or running
-in_flight_per_replica    of these, those of replicas in service, per replica in service
+in_flight_per_replica    the same for replicas in service, per replica in service
 running                  requests in the running steps or batches
 kv_usage_fraction        mean over the replicas in service
 fragmentation_fraction   share of the free KV outside the largest hole, of the worst replica in
@@ -20,12 +20,14 @@ preemptions_per_s        sequences preempted
 ttft_s, e2e_s, tpot_s    a quantile over the attempts that ended in a sliding window
 ======================== ======================================================================
 
-Of the gateway there are ``queue_length``, ``in_flight`` (passed on and not answered) and
-``refused_rps`` (answers 4xx and 5xx).
+The gateway has ``queue_length``, ``in_flight`` (passed on and not answered) and ``refused_rps``
+(answers 4xx and 5xx).
 
-What is not measured is NaN, never 0, so no comparison with it holds: a rate at the first reading
-and where no time has passed, a level of a pool without a replica in service that has it, a
-quantile of too few attempts.
+A missing value is NaN, never 0, so no comparison with it holds: a rate at the first reading or
+without time passed, a level that no replica in service has, a quantile of too few attempts.
+
+A metric is one name in :mod:`capplan.scenario.metric_names` and one entry of the tables below: of
+a replica in ``REPLICA_LEVELS`` or ``REPLICA_TOTALS``, of a pool in ``_LEVELS`` or ``_TOTALS``.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from capplan.replica.contiguous import ContiguousSpace
@@ -43,57 +46,55 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capplan.simulation.attempt import Attempt
-    from capplan.simulation.caller import Callers
+    from capplan.simulation.callers import Callers
     from capplan.simulation.clock import Clock
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
 
 Reading = Callable[[], float]
-"""Reads a number now."""
+"""Returns a metric now."""
 Counts = Mapping[Hashable, float]
-"""What has been counted since the start, by whoever counts."""
+"""Totals since the start, by what counts them."""
+ByReplica = Mapping[str, float]
 Value = TypeVar("Value")
 
 
-def level(name: str, pool: ServingPool) -> Reading:
-    """Return the reading of a pool's level; ValueError if there is none of that name."""
-    read = _known(name, _LEVELS)
-    return lambda: read(pool)
+def pool_reading(name: str, pool: ServingPool, clock: Clock) -> Reading:
+    """Return the reading of a pool's level or rate; ValueError for another name.
 
-
-def rate(name: str, pool: ServingPool, clock: Clock) -> Reading:
-    """Return the reading of a pool's rate since that reading's last call.
-
-    Each reading remembers its own last call: give every rule one of its own. Raises ValueError
-    if there is no rate of that name.
+    Each reading of a rate remembers its own last call: give every rule its own reading.
     """
-    count = _known(name, _TOTALS)
-    among = None
-    if name == "busy_fraction":
-        among = lambda: pool.in_service  # noqa: E731
-    return Rate(lambda: count(pool), clock, among=among)
+    if name in _LEVELS:
+        return partial(_LEVELS[name], pool)
+    among = (lambda: pool.in_service) if name == "busy_fraction" else None
+    return Rate(partial(_known(name, _TOTALS), pool), clock, among=among)
+
+
+def replica_reading(name: str, pool: ServingPool, clock: Clock) -> Callable[[], ByReplica]:
+    """Return the reading of a level or rate of each replica in service, by its name."""
+    if name in REPLICA_LEVELS:
+        read = REPLICA_LEVELS[name]
+        return lambda: {replica.name: read(replica) for replica in pool.in_service}
+    return _ReplicaRates(_known(name, REPLICA_TOTALS), pool, clock)
 
 
 def gateway_reading(name: str, gateway: GatewayHost, clock: Clock) -> Reading:
-    """Return a reading of the gateway; ValueError if there is none of that name."""
+    """Return the reading of a metric of the gateway; ValueError for another name."""
     known: dict[str, Callable[[], Reading]] = {
         "queue_length": lambda: lambda: float(len(gateway.queue.line)),
         "in_flight": lambda: lambda: float(gateway.in_flight),
         "refused_rps": lambda: Rate(lambda: {"gateway": gateway.statuses.total()}, clock),
     }
-    if name not in known:
-        msg = f"a reading of the gateway: one of {', '.join(known)}, got {name!r}"
-        raise ValueError(msg)
-    return known[name]()
+    return _known(name, known)()
 
 
 class Rate:
     """How fast totals grew since the last call, per second; NaN at the first.
 
-    Only who counts now is asked, so a replica that has gone takes what it counted since the last
-    call with it, and one that has come since is compared with 0. With ``among``, the rate is the
-    mean over those, each with its own total.
+    Only what counts now is read: a replica that has left takes its counts since the last call
+    with it, and a new one is compared with 0. With ``among``, the rate is the mean over those,
+    each with its own total.
     """
 
     def __init__(
@@ -126,16 +127,14 @@ class Rate:
 class LatencyWindow:
     """A quantile of the latency of the attempts that ended in the last seconds.
 
-    From an attempt's intended start, as its caller saw it. An attempt that timed out or failed
-    counts as +inf; one that was refused says nothing of how long service takes and does not
-    count (else a rule that refuses would keep itself alive), nor does one whose caller left for
-    another reason, nor the time per token of a single token.
+    Latencies count from the intended start, as the caller sees them. An attempt that timed out or
+    failed counts as +inf. A refused one does not count, as it shows no service time (and a rule
+    that refuses would keep itself open); neither does one cancelled by its caller, nor the time
+    per token of a single token.
 
     The quantile is the smallest observation that at least this share does not exceed. It needs
-    ``min_samples`` of them; None = as many as leave one beyond it, 100 at the 99th percentile. Of
-    more than ``MOST_SAMPLES`` in the window the last count.
-
-    Watching begins when the window is made, and only then costs anything.
+    ``min_samples`` observations; None = enough to leave one beyond it, 100 at the 99th percentile.
+    Beyond ``MOST_SAMPLES`` in the window, the last ones count.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class LatencyWindow:
         min_samples: int | None = None,
     ) -> None:
         if name not in LATENCIES:
-            msg = f"a latency: one of {', '.join(LATENCIES)}, got {name!r}"
+            msg = f"unknown latency {name!r}; known: {', '.join(LATENCIES)}"
             raise ValueError(msg)
         self._name = name
         self._quantile = quantile
@@ -164,7 +163,7 @@ class LatencyWindow:
         self._times = array("d", bytes(8 * MOST_SAMPLES))
         self._values = array("d", bytes(8 * MOST_SAMPLES))
         self._count = self._first = 0
-        """How many were seen, and how many of them no longer count."""
+        """How many attempts were observed, and how many of them have expired."""
         callers.listeners.append(self._ended)
 
     def __call__(self) -> float:
@@ -179,7 +178,7 @@ class LatencyWindow:
         return float(np.partition(self._inside(), rank - 1)[rank - 1])
 
     def _inside(self) -> NDArray[np.float64]:
-        """Return what was seen within the window."""
+        """Return the observations within the window."""
         import numpy as np
 
         values = np.frombuffer(self._values, dtype=np.float64)
@@ -218,15 +217,53 @@ class LatencyWindow:
         return (e2e_s - ttft_s) / more if more > 0 else math.nan
 
 
-def _of_replicas(read: Callable[[Replica], float]) -> Callable[[ServingPool], Counts]:
-    return lambda pool: {replica: read(replica) for replica in pool.replicas}
+class _ReplicaRates:
+    """How fast a total of each replica grew since the last reading; a new replica has no rate."""
+
+    def __init__(self, total: Callable[[Replica], float], pool: ServingPool, clock: Clock) -> None:
+        self._total = total
+        self._pool = pool
+        self._clock = clock
+        self._before: dict[str, float] = {}
+        self._before_s = math.nan
+
+    def __call__(self) -> ByReplica:
+        now_s = self._clock.now
+        now = {replica.name: self._total(replica) for replica in self._pool.in_service}
+        before, passed_s = self._before, now_s - self._before_s
+        self._before, self._before_s = now, now_s
+        return {
+            name: (total - before[name]) / passed_s
+            for name, total in now.items()
+            if name in before and passed_s > 0
+        }
 
 
-def _queued(pool: ServingPool) -> float:
-    return float(len(pool.queue.line) + sum(len(r.engine.waiting) for r in pool.replicas))
+REPLICA_LEVELS: Mapping[str, Callable[[Replica], float]] = {
+    "queue_length": lambda replica: len(replica.engine.waiting),
+    "in_flight": lambda replica: replica.in_flight,
+    "running": lambda replica: replica.engine.prefilling + replica.engine.decoding,
+    "kv_usage_fraction": lambda replica: replica.engine.kv_usage_fraction,
+}
+REPLICA_TOTALS: Mapping[str, Callable[[Replica], float]] = {
+    "busy_fraction": lambda replica: replica.busy_s,
+    "output_tokens_per_s": lambda replica: replica.engine.output_tokens,
+    "prefill_tokens_per_s": lambda replica: replica.engine.prefill_tokens,
+    "preemptions_per_s": lambda replica: replica.engine.preemptions,
+}
 
 
-def _per_replica(pool: ServingPool) -> float:
+def _sum(name: str, pool: ServingPool) -> float:
+    """Return the sum of a level over the replicas of a pool."""
+    return float(sum(map(REPLICA_LEVELS[name], pool.replicas)))
+
+
+def _totals(name: str, pool: ServingPool) -> Counts:
+    """Return a total of each replica of a pool."""
+    return {replica: REPLICA_TOTALS[name](replica) for replica in pool.replicas}
+
+
+def _in_flight_per_replica(pool: ServingPool) -> float:
     held = [replica.in_flight for replica in pool.in_service]
     return sum(held) / len(held) if held else math.nan
 
@@ -248,31 +285,23 @@ def _refused(pool: ServingPool) -> Counts:
 
 
 _LEVELS: Mapping[str, Callable[[ServingPool], float]] = {
-    "queue_length": _queued,
-    "in_flight": lambda pool: float(sum(replica.in_flight for replica in pool.replicas)),
-    "in_flight_per_replica": _per_replica,
-    "running": lambda pool: float(
-        sum(r.engine.prefilling + r.engine.decoding for r in pool.replicas)
-    ),
+    "queue_length": lambda pool: float(len(pool.queue.line)) + _sum("queue_length", pool),
+    "in_flight": partial(_sum, "in_flight"),
+    "in_flight_per_replica": _in_flight_per_replica,
+    "running": partial(_sum, "running"),
     "kv_usage_fraction": _kv_usage,
     "fragmentation_fraction": _fragmentation,
     "up": lambda pool: float(pool.up),
 }
-
 _TOTALS: Mapping[str, Callable[[ServingPool], Counts]] = {
-    "busy_fraction": _of_replicas(lambda replica: replica.busy_s),
-    "output_tokens_per_s": _of_replicas(lambda replica: replica.engine.output_tokens),
-    "prefill_tokens_per_s": _of_replicas(lambda replica: replica.engine.prefill_tokens),
+    **{name: partial(_totals, name) for name in REPLICA_TOTALS},
     "arrivals_rps": lambda pool: {pool: float(pool.arrived)},
     "refused_rps": _refused,
-    "preemptions_per_s": _of_replicas(lambda replica: replica.engine.preemptions),
 }
 
 
-def _known(
-    name: str, readers: Mapping[str, Callable[[ServingPool], Value]]
-) -> Callable[[ServingPool], Value]:
+def _known(name: str, readers: Mapping[str, Value]) -> Value:
     if name not in readers:
-        msg = f"one of {', '.join(readers)}, got {name!r}"
+        msg = f"unknown metric {name!r}; known: {', '.join(readers)}"
         raise ValueError(msg)
     return readers[name]

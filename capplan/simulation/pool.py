@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.engine import Batch
 from capplan.replica.multi_model import ResidentEngine
-from capplan.scenario.faults import Fault
 from capplan.scenario.pools import Pool
-from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.attempt import Attempt, Downstream, Failure
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.engines import EngineKind, engine_factory
-from capplan.simulation.frail import FrailReplica, changes_pace, is_frail
-from capplan.simulation.poison import Poison
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import CRASH, Replica
-from capplan.simulation.routing import Target, route_of
+from capplan.simulation.routing import LastSeen, Target, route_of
 from capplan.simulation.shared_host import Machine, Rates, Share
-from capplan.simulation.stale_router import LastSeen
+from capplan.simulation.steps import EngineKind, Poison, steps_factory
 
 if TYPE_CHECKING:
     import numpy as np
 
-logger = logging.getLogger(__name__)
+    from capplan.simulation.timeline import Gauge
 
+UNREACHABLE = Failure("failed", "service_queue", "unreachable", 502)
+"""What a request gets that a blind router sends to a replica that is down or gone."""
 SCALED_DOWN = "scaled_down"
 """Why what still ran failed when a replica was to leave and its grace was over."""
 
 
-class Downstream(Protocol):
-    """What a pool tells the gateway."""
-
-    def answered(self, attempt: Attempt) -> None:
-        """Take an attempt whose last token is made."""
-
-    def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """Take an attempt that ended behind the gateway without an answer."""
-
-    @property
-    def has_waiting(self) -> bool:
-        """Return whether anybody waits at the gateway."""
-
-
-class Watcher(Protocol):
-    """Whoever wants to know which replicas come and go while the run goes on."""
-
-    def joined(self, replica: Replica) -> None:
-        """Know that a replica has come into service."""
-
-    def left(self, replica: Replica) -> None:
-        """Know that a replica is gone for good."""
-
-
 class Standby(Protocol):
-    """Whoever keeps warm replicas for a pool."""
+    """The warm replicas of a pool."""
 
     def start_standby(self) -> int:
-        """Let them come into service; return how many were asked."""
+        """Put them into service; return how many were asked."""
 
     def stop_standby(self) -> int:
-        """Send as many back as came; return how many."""
+        """Return as many to standby as came; return how many."""
 
 
 class ServingPool:
@@ -89,7 +62,7 @@ class ServingPool:
         machines: Mapping[str, Machine] | None = None,
         demands: Mapping[str, Rates] | None = None,
         models: Mapping[str, str] | None = None,
-        faults: Collection[Fault] = (),
+        changes_pace: bool = False,
         poison: Poison | None = None,
     ) -> None:
         self.name = pool.name
@@ -99,7 +72,10 @@ class ServingPool:
         self.arrived = 0
         """Attempts that came from the gateway."""
         self.fleet: Standby | None = None
-        self.watchers: list[Watcher] = []
+        self.on_join: list[Callable[[Replica], None]] = []
+        """Called with each replica that comes into service."""
+        self.on_leave: list[Callable[[Replica], None]] = []
+        """Called with each replica that leaves for good."""
         self._pool = pool
         self._clock = clock
         self._gateway = gateway
@@ -107,21 +83,19 @@ class ServingPool:
         self._limit = pool.router.max_in_flight
         self._hosts = [machines[name] for name in pool.hosts] if machines else []
         self._demands = demands or {}
-        if self._hosts and engine == "fast":
-            logger.info("pool %s: hosts, so its steps are not compiled", pool.name)
-        self._build = engine_factory(
+        self._build = steps_factory(
             pool,
             service=service,
             clock=clock,
-            engine="reference" if self._hosts else engine,
+            engine=engine,
             models=models or {},
-            paced=changes_pace(pool, faults),
+            changes_pace=changes_pace,
             poison=poison,
         )
-        self._frail = is_frail(pool, faults)
         self._numbers = count()
         self._draining: list[Replica] = []
         self._dispatching = False
+        self._blind = 0
         self.replicas = [self._new(self.next_name()) for _ in range(pool.replicas)]
         self._seen: Sequence[Target] = self.replicas
         self._serving: Sequence[Target] = list(self.replicas)
@@ -140,6 +114,13 @@ class ServingPool:
     def up(self) -> int:
         """Return how many replicas are in service."""
         return len(self.in_service)
+
+    def gauges(self) -> Iterable[Gauge]:
+        """Yield the metrics of the timeline: name, reading, and whether it is a total."""
+        yield "length", lambda: len(self.queue.line), False
+        yield "in_flight", lambda: sum(r.in_flight for r in self.replicas), False
+        yield "replicas", lambda: self.up, False
+        yield "refused_rps", lambda: self.queue.refused, True
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the gateway: into the service queue, and on if a replica is free."""
@@ -223,19 +204,19 @@ class ServingPool:
         self.restored()
 
     def go_blind(self) -> None:
-        """Let the router go on by what it sees now."""
-        seen = [LastSeen(replica, self) for replica in self.replicas]
-        self._seen = seen
-        self._serving = [seen[self.replicas.index(replica)] for replica in self.in_service]
+        """Freeze the router's view, until :meth:`see` was called as often."""
+        self._blind += 1
+        if self._blind == 1:
+            seen = [LastSeen(one, partial(self._send_blindly, one)) for one in self.replicas]
+            self._seen = seen
+            self._serving = [seen[self.replicas.index(replica)] for replica in self.in_service]
 
     def see(self) -> None:
-        """Let the router see again."""
-        self._seen = self.replicas
-        self.restored()
-
-    def lost(self, attempt: Attempt, failure: Failure) -> None:
-        """Pass on the failure of an attempt on its way to a replica."""
-        self._gateway.failed(attempt, failure)
+        """Undo one :meth:`go_blind`."""
+        self._blind -= 1
+        if not self._blind:
+            self._seen = self.replicas
+            self.restored()
 
     def number_of(self, name: str) -> int:
         """Return the number in a replica's name."""
@@ -249,8 +230,8 @@ class ServingPool:
         """Take a new replica into service, under a name of :meth:`next_name`."""
         replica = self._new(name)
         self.replicas.append(replica)
-        for watcher in self.watchers:
-            watcher.joined(replica)
+        for call in self.on_join:
+            call(replica)
         self.restored()
         return replica
 
@@ -270,8 +251,8 @@ class ServingPool:
             self._draining.remove(replica)
         self._look()
         replica.crash(reason)
-        for watcher in self.watchers:
-            watcher.left(replica)
+        for call in self.on_leave:
+            call(replica)
 
     def start_standby(self) -> int:
         """Put the warm standby replicas into service; return how many were asked to come."""
@@ -286,10 +267,7 @@ class ServingPool:
         number = self.number_of(name)
         host = hosts[number % len(hosts)] if hosts else None
         factors = self._pool.step_factors or (1.0,)
-        kind: Callable[..., Replica] = Replica
-        if self._frail:
-            kind = partial(FrailReplica, base_factor=factors[number % len(factors)])
-        return kind(
+        return Replica(
             name,
             steps=steps,
             scheduler=self._pool.batching.scheduler,
@@ -297,7 +275,15 @@ class ServingPool:
             pool=self,
             share=None if host is None else _share(steps.engine, host, self._demands),
             cancels=self._pool.batching.cancel_frees,
+            step_factor=factors[number % len(factors)],
         )
+
+    def _send_blindly(self, replica: Replica, attempt: Attempt) -> None:
+        """Send an attempt to a replica that may be down or gone; then the attempt fails."""
+        if replica.up and replica in self.replicas:
+            replica.submit(attempt)
+        else:
+            self._gateway.failed(attempt, UNREACHABLE)
 
     def _look(self) -> None:
         """See who is in service, unless the router is blind."""

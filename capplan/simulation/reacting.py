@@ -8,8 +8,8 @@ from capplan.scenario.faults import GeneratorLimit
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
-    from capplan.simulation.caller import Callers
-    from capplan.simulation.pool import Downstream
+    from capplan.simulation.attempt import Downstream
+    from capplan.simulation.callers import Callers
 
 
 class AtOnce:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import chain, count
 from typing import Any, Protocol
 
 from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
@@ -12,47 +14,44 @@ from capplan.replica.limits import Limits
 from capplan.replica.multi_model import ResidentEngine
 from capplan.replica.prefix import cache_of
 from capplan.scenario.layers import Queue
-from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.attempt import Attempt, Downstream, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.shared_host import Share
-from capplan.simulation.steps import Steps
+from capplan.simulation.steps import StepByStep, Steps
 
 CRASH = "crash"
 BAD_REQUEST, ENGINE_ERROR, BAD_GATEWAY = 400, 500, 502
 
 
-class Upstream(Protocol):
-    """What a replica tells the pool it belongs to."""
-
-    def answered(self, attempt: Attempt) -> None:
-        """Take an attempt whose last token is made."""
-
-    def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """Take an attempt that ended in the replica without an answer."""
+class Home(Downstream, Protocol):
+    """The pool of a replica, as the replica calls it."""
 
     def freed(self) -> None:
-        """Know that a replica may take more."""
+        """Send waiting requests: a replica may have room."""
 
     def restored(self) -> None:
-        """Know that a replica is back in service."""
-
-    @property
-    def has_waiting(self) -> bool:
-        """Return whether anybody waits for room in a replica or in a layer before."""
+        """Route to a replica again: it is back in service."""
 
 
 class Replica:
     """One replica of a pool.
 
+    A hung replica takes requests and holds them, but nothing moves, including its running step;
+    meanwhile it is not busy. After the last hang its step continues from where it stopped.
+
     Attributes
     ----------
     in_flight
-        Attempts it holds, including those given up that have not left yet.
+        Attempts it holds, including cancelled ones that have not left yet.
     draining
-        It takes no more, and is gone when it is empty.
+        It takes no more requests and leaves the pool when it is empty.
     avoided
-        Why the router sends it nothing, though it is there; empty = it does.
+        Reasons why the router sends it nothing although it is up; empty = it sends.
+    hangs
+        The hangs that have not ended, each with its own number. A crash ends all.
+    on_empty
+        Called once when the last request has left; None = no call.
     """
 
     def __init__(
@@ -62,15 +61,18 @@ class Replica:
         steps: Steps,
         scheduler: Queue,
         clock: Clock,
-        pool: Upstream,
+        pool: Home,
         share: Share | None = None,
         cancels: bool = True,
+        step_factor: float = 1.0,
     ) -> None:
         self.name = name
         self.engine: Batch = steps.engine
         self.up = True
         self.draining = False
         self.avoided: set[object] = set()
+        self.hangs: set[int] = set()
+        self.on_empty: Callable[[], None] | None = None
         self.in_flight = 0
         self._clock = clock
         self._pool = pool
@@ -92,6 +94,13 @@ class Replica:
         self._share = share
         self._cancels = cancels
         self._joining: dict[Attempt, None] = {}
+        """Attempts that wait for the end of the running step, in order of arrival."""
+        self._hang_numbers = count()
+        self._suspended_s: float | None = None
+        """What is left of the step that a hang suspends, s."""
+        self._factors = [step_factor]
+        if step_factor != 1.0:
+            self._step_by_step.factor = step_factor
 
     @property
     def refused(self) -> int:
@@ -112,11 +121,14 @@ class Replica:
 
     @property
     def idle(self) -> bool:
-        """Return whether the replica computes nothing and holds nothing."""
+        """Return whether the replica computes nothing and holds no request that can end."""
+        held = chain(self.engine.waiting, self.engine.running)
+        if self.hangs and not any(getattr(job, "place", "") == "replica" for job in held):
+            return True
         return self._steps.end_s == math.inf and not self.in_flight
 
     def holds_model(self, attempt: Attempt) -> bool:
-        """Return whether the model that an attempt needs is here, or is being loaded."""
+        """Return whether the model that an attempt needs is resident or loading."""
         return not isinstance(self.engine, ResidentEngine) or self.engine.holds(attempt)
 
     def cached_tokens(self, attempt: Attempt) -> int:
@@ -148,27 +160,14 @@ class Replica:
             self._wait_for_step(attempt)
         elif not self._ending:
             self._start_at(now_s)
-
-    def _room(self, attempt: Attempt) -> int:
-        """Return how many of those in line a free engine takes at once."""
-        engine = self.engine
-        if isinstance(engine, ResidentEngine):
-            return engine.room(attempt)
-        return engine.places - engine.prefilling - engine.decoding
-
-    def _wait_for_step(self, attempt: Attempt) -> None:
-        """Book the wait until the running step ends; a dynamic batch is no step to wait for."""
-        if self.engine.joins_running:
-            self._set_end()
-            attempt.batch_window_s = self._end_s - attempt.scheduler_queue_in_s
-            if self._share is not None:
-                self._joining[attempt] = None
+        if self._suspended_s is not None and engine.joins_running:
+            self._joining[attempt] = None
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Give an attempt up: from the queue at once, from a running batch when the step ends.
+        """Cancel an attempt: in the queue at once, in a running batch when the step ends.
 
-        A replica that does not cancel goes on with it, for nobody. One whose answer is made in
-        this instant is here no longer.
+        A replica that does not cancel computes it to the end. An attempt whose answer is made in
+        this instant has left already.
         """
         if not attempt.is_held:
             return
@@ -178,11 +177,24 @@ class Replica:
         gone = self._steps.abort(attempt)
         self._set_end()
         if gone:
-            self._left(attempt)
+            self._release(attempt)
             self._pool.freed()
+
+    def limit(self, limits: Limits) -> None:
+        """Set the limits of the batches from the next on; waiting requests may start."""
+        self.engine.limit(limits)
+        self._set_end()
+        if self.up and self._steps.end_s == math.inf and self.engine.waiting:
+            self._start_at(self._clock.now)
+
+    def write(self) -> None:
+        """Write the current state of the attempts here on them."""
+        self._steps.write()
 
     def crash(self, reason: str = CRASH) -> None:
         """Stop: everything here fails, until :meth:`restore`."""
+        self.hangs.clear()
+        self._suspended_s = None
         lost = self._steps.clear()
         self._leave_host()
         self._queue.clear()
@@ -196,22 +208,101 @@ class Replica:
             attempt.is_held = False
             self._end_window(attempt)
             self._pool.failed(attempt, Failure("failed", attempt.layer, reason, BAD_GATEWAY))
-
-    def limit(self, limits: Limits) -> None:
-        """Hold the batches from the next on within limits; who waits may then go."""
-        self.engine.limit(limits)
-        self._set_end()
-        if self.up and self._steps.end_s == math.inf and self.engine.waiting:
-            self._start_at(self._clock.now)
-
-    def write(self) -> None:
-        """Write on all attempts that are still here what has happened to them."""
-        self._steps.write()
+        self._check_empty()
 
     def restore(self) -> None:
-        """Return empty."""
+        """Return to service, empty."""
         self.up = True
         self._pool.restored()
+
+    def hang(self) -> int:
+        """Suspend everything until :meth:`recover`; return the number of this hang."""
+        if not self.hangs:
+            self._suspended_s = self._suspend()
+        number = next(self._hang_numbers)
+        self.hangs.add(number)
+        return number
+
+    def recover(self, hang: int) -> None:
+        """End a hang; after the last one, continue from where the step stopped."""
+        self.hangs.remove(hang)
+        if self.hangs:
+            return
+        left_s, self._suspended_s = self._suspended_s, None
+        if left_s is not None:
+            self._resume(left_s)
+        elif self.engine.waiting:
+            self._start_at(self._clock.now)
+
+    def slow_down(self, factor: float) -> None:
+        """Multiply the length of steps, of the running one from now on."""
+        self._factors.append(factor)
+        self._change_pace()
+
+    def speed_up(self, factor: float) -> None:
+        """Undo a :meth:`slow_down` by that factor."""
+        self._factors.remove(factor)
+        self._change_pace()
+
+    def end_moves(self, end_s: float) -> None:
+        """Move the end of the running step or batch: its shared host changed its speed."""
+        self._steps.move_end(end_s)
+        self._end_moved(end_s)
+
+    @property
+    def _step_by_step(self) -> StepByStep:
+        if not isinstance(self._steps, StepByStep):
+            msg = f"steps that can change their pace, got {type(self._steps).__name__}"
+            raise TypeError(msg)
+        return self._steps
+
+    def _change_pace(self) -> None:
+        factor, steps = math.prod(self._factors), self._step_by_step
+        ratio, steps.factor = factor / steps.factor, factor
+        if self._suspended_s is not None:
+            self._suspended_s *= ratio
+        elif (left_s := self._suspend()) is not None:
+            self._resume(left_s * ratio)
+
+    def _suspend(self) -> float | None:
+        """Suspend the running step; return what is left of it, s, None without one."""
+        if self._steps.end_s == math.inf:
+            return None
+        left_s = self._steps.end_s - self._clock.now
+        if self._share is not None:
+            left_s = self._share.left_s(self)
+            self._share.end(self)
+        self._step_by_step.halt()
+        self._set_end()
+        return left_s
+
+    def _resume(self, left_s: float) -> None:
+        end_s = self._clock.now + left_s
+        self._step_by_step.resume(end_s)
+        self._end_moved(end_s)
+        if self._share is not None:
+            self._share.begin(self, left_s)
+
+    def _end_moved(self, end_s: float) -> None:
+        self._set_end()
+        for attempt in self._joining:
+            attempt.batch_window_s = end_s - attempt.scheduler_queue_in_s
+
+    def _room(self, attempt: Attempt) -> int:
+        """Return how many of the waiting requests a free engine takes at once."""
+        engine = self.engine
+        if self.hangs:
+            return 0
+        if isinstance(engine, ResidentEngine):
+            return engine.room(attempt)
+        return engine.places - engine.prefilling - engine.decoding
+
+    def _wait_for_step(self, attempt: Attempt) -> None:
+        """Book the wait until the running step ends; none where requests do not join batches."""
+        if self.engine.joins_running:
+            self._set_end()
+            attempt.batch_window_s = self._end_s - attempt.scheduler_queue_in_s
+            self._joining[attempt] = None
 
     def _start_at(self, time_s: float) -> None:
         if self._start is not None:
@@ -223,10 +314,11 @@ class Replica:
 
     def _on_start(self, _: None) -> None:
         self._start = None
-        self._begin()
+        if not self.hangs:
+            self._begin()
 
     def _begin(self) -> None:
-        self._ending = True  # who is dropped may come again at once, before a batch is formed
+        self._ending = True  # a dropped request may return at once, before a batch is formed
         self._steps.start(self._clock.now)
         self._ending = False
         if self._steps.end_s < math.inf:
@@ -244,27 +336,20 @@ class Replica:
         left = self._steps.finish(stops=self._pool.has_waiting)
         if left:
             self._ending = True
-            self._tell(left)
+            self._pass_on(left)
             self._ending = False
         if self._steps.end_s < math.inf:
             self._set_end()
         else:
             self._begin()
 
-    def end_moves(self, end_s: float) -> None:
-        """Know that the host gives the running step or batch another speed."""
-        self._steps.move_end(end_s)
-        self._set_end()
-        for attempt in self._joining:
-            attempt.batch_window_s = end_s - attempt.scheduler_queue_in_s
-
     def _leave_host(self) -> None:
+        self._joining.clear()
         if self._share is not None:
             self._share.end(self)
-            self._joining.clear()
 
     def _set_end(self) -> None:
-        """Wake up when the known steps end, and no longer when they were to end before."""
+        """Schedule the end of the known steps; an earlier call for another end has no effect."""
         end_s = self._steps.end_s
         if end_s == self._end_s:
             return
@@ -272,7 +357,8 @@ class Replica:
         if end_s < math.inf:
             self._clock.at(end_s, self._rank, self._on_end, end_s)
 
-    def _tell(self, left: list[Any]) -> None:
+    def _pass_on(self, left: list[Any]) -> None:
+        """Pass the answers and failures of a step on to the pool."""
         self.in_flight -= len(left)
         for attempt in left:
             attempt.is_held = False
@@ -280,32 +366,36 @@ class Replica:
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
             elif attempt.outcome == "in_flight":
-                self._fail(attempt)
+                reason, attempt.reason = str(attempt.reason), None
+                failure = Failure("failed", attempt.layer, reason, ENGINE_ERROR)
+                self._pool.failed(attempt, failure)
         self._pool.freed()
+        self._check_empty()
 
-    def _fail(self, attempt: Attempt) -> None:
-        """Pass on that the engine failed on an attempt, for the reason that stands on it."""
-        reason, attempt.reason = str(attempt.reason), None
-        self._pool.failed(attempt, Failure("failed", attempt.layer, reason, ENGINE_ERROR))
-
-    def _left(self, attempt: Attempt) -> None:
+    def _release(self, attempt: Attempt) -> None:
         attempt.is_held = False
         self.in_flight -= 1
         self._end_window(attempt)
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self.on_empty is not None and not self.in_flight:
+            call, self.on_empty = self.on_empty, None
+            call()
 
     def _end_window(self, attempt: Attempt) -> None:
-        """Cut the wait for the running step at the moment the attempt leaves unserved."""
+        """End the wait for the running step: the attempt leaves unserved."""
         waited_s = self._clock.now - attempt.scheduler_queue_in_s
         attempt.batch_window_s = min(attempt.batch_window_s, waited_s)
         self._joining.pop(attempt, None)
 
     def _drop(self, job: Job) -> None:
-        """Refuse who has waited for too long in a level of a dynamic batcher."""
+        """Refuse a request that has waited too long in a level of a dynamic batcher."""
         self._expired(_attempt(job), self._queue.overdue)
 
     def _expired(self, attempt: Attempt, failure: Failure) -> None:
         self._set_end()
-        self._left(attempt)
+        self._release(attempt)
         self._pool.failed(attempt, failure)
         self._pool.freed()
 

@@ -1,33 +1,40 @@
-"""When the next request begins: as the trace says, or when its user was answered."""
+"""When requests begin: as the trace says or after the user's last answer, and how fast they go out.
+
+The load generator between the callers and the network can have limits of its own.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from capplan.simulation.attempt import Request
+from capplan.simulation.attempt import Attempt, Request
 from capplan.simulation.clock import Clock, Rank
+
+if TYPE_CHECKING:
+    from capplan.scenario.faults import GeneratorLimit
 
 Begin = Callable[[Request], None]
 
 
-class Crowd(Protocol):
-    """Everybody who sends requests."""
+class RequestSource(Protocol):
+    """The users who send requests."""
 
     @property
     def all_arrived(self) -> bool:
-        """Return whether nobody is going to send of itself: only answers can lead to more."""
+        """Return whether no request is going to come by itself, only after an answer."""
 
     def start(self, begin: Begin) -> None:
         """Schedule the first requests; ``begin`` is called with each when it starts."""
 
-    def over(self, request: Request) -> None:
-        """Know that a request is over, with all its attempts."""
+    def ended(self, request: Request) -> None:
+        """Take a request that has ended, with all its attempts."""
 
 
-class OpenLoop:
-    """Requests that begin when the trace says, whatever becomes of the others."""
+class TraceSource:
+    """Requests that begin at the times of the trace."""
 
     def __init__(self, requests: Iterator[Request], *, clock: Clock) -> None:
         self.all_arrived = False
@@ -39,8 +46,8 @@ class OpenLoop:
         self._begin = begin
         self._next()
 
-    def over(self, request: Request) -> None:
-        """Do nothing: nobody waits for the answer before the next request."""
+    def ended(self, request: Request) -> None:
+        """Do nothing: the next request does not wait for the answer."""
 
     def _next(self) -> None:
         request = next(self._requests, None)
@@ -54,11 +61,10 @@ class OpenLoop:
         self._begin(request)
 
 
-class ClosedLoop:
-    """Users who begin their next request a think time after the previous one is over.
+class UserSource:
+    """Users (a closed loop) whose next request begins a think time after the previous ended.
 
-    A request of no user is that of a user who sends no other. Nobody sends at or after
-    ``until_s``.
+    A request without a user has a user of its own. No request begins at or after ``until_s``.
     """
 
     def __init__(self, requests: Iterable[Request], *, clock: Clock, until_s: float) -> None:
@@ -78,7 +84,7 @@ class ClosedLoop:
 
     @property
     def all_arrived(self) -> bool:
-        """Return whether nobody is thinking."""
+        """Return whether no user is in its think time."""
         return not self._thinking
 
     def start(self, begin: Begin) -> None:
@@ -87,8 +93,8 @@ class ClosedLoop:
         for request in self._first:
             self._schedule(request)
 
-    def over(self, request: Request) -> None:
-        """Let its user think, and then send the next."""
+    def ended(self, request: Request) -> None:
+        """Schedule the next request of its user, after the think time."""
         left = self._left[request.user] if request.user else None
         if not left:
             return
@@ -108,8 +114,95 @@ class ClosedLoop:
         self._begin(request)
 
 
-def crowd(requests: Iterator[Request], *, closed: bool, until_s: float, clock: Clock) -> Crowd:
-    """Return the crowd of a trace; ``until_s`` inf = users send until they have no more."""
+def request_source(
+    requests: Iterator[Request], *, closed: bool, until_s: float, clock: Clock
+) -> RequestSource:
+    """Return the source of a trace's requests; ``until_s`` inf = until users have none left."""
     if not closed:
-        return OpenLoop(requests, clock=clock)
-    return ClosedLoop(requests, clock=clock, until_s=until_s)
+        return TraceSource(requests, clock=clock)
+    return UserSource(requests, clock=clock, until_s=until_s)
+
+
+class _Limit:
+    """One limit, and from when on it lets the next attempt go."""
+
+    __slots__ = ("free_s", "rules")
+
+    def __init__(self, rules: GeneratorLimit) -> None:
+        self.rules = rules
+        self.free_s = 0.0
+
+    def spend(self, now_s: float) -> None:
+        """Count an attempt that goes out."""
+        if self.rules.rate_rps:
+            self.free_s = max(self.free_s, now_s) + 1 / self.rules.rate_rps
+
+
+class LoadGenerator:
+    """Sends attempts in the order of their intended starts, as soon as its limits allow.
+
+    ``send(attempt)`` is called when one goes out; one whose caller has left never goes.
+    """
+
+    def __init__(self, *, clock: Clock, send: Callable[[Attempt], None]) -> None:
+        self._clock = clock
+        self._send = send
+        self._line: deque[Attempt] = deque()
+        self._sent: set[Attempt] = set()
+        self._limits: list[_Limit] = []
+        self._due_s = math.inf
+
+    @property
+    def waiting(self) -> int:
+        """Return how many have not gone out yet."""
+        return len(self._line)
+
+    def limit(self, limit: GeneratorLimit) -> None:
+        """Apply a limit from now on."""
+        self._limits.append(_Limit(limit))
+
+    def lift(self, limit: GeneratorLimit) -> None:
+        """Lift a limit; attempts that wait for nothing else go out at once."""
+        self._limits.remove(next(one for one in self._limits if one.rules == limit))
+        self._go()
+
+    def take(self, attempt: Attempt) -> None:
+        """Take an attempt that is to be sent now."""
+        self._line.append(attempt)
+        self._go()
+
+    def ended(self, attempt: Attempt) -> None:
+        """Free the connection of an attempt that has ended, or do not send it at all."""
+        if attempt in self._sent:
+            self._sent.remove(attempt)
+            self._go()
+        else:
+            self._line.remove(attempt)
+
+    def _go(self) -> None:
+        """Send what can go; schedule the next."""
+        now_s = self._clock.now
+        while self._line and len(self._sent) < self._connections:
+            free_s = max((one.free_s for one in self._limits), default=0.0)
+            if free_s > now_s:
+                self._come_at(free_s)
+                return
+            attempt = self._line.popleft()
+            self._sent.add(attempt)
+            for one in self._limits:
+                one.spend(now_s)
+            self._send(attempt)
+
+    @property
+    def _connections(self) -> float:
+        stated = (one.rules.connections for one in self._limits)
+        return min((most for most in stated if most), default=math.inf)
+
+    def _come_at(self, time_s: float) -> None:
+        if self._due_s != time_s:
+            self._due_s = time_s
+            self._clock.at(time_s, Rank.ARRIVE, self._on_time, None)
+
+    def _on_time(self, _: None) -> None:
+        self._due_s = math.inf
+        self._go()

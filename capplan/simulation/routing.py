@@ -30,6 +30,16 @@ class Target(Protocol):
         """Send an attempt there."""
 
 
+class LastSeen:
+    """A replica as a blind router last saw it: its load is frozen, requests reach what is there."""
+
+    def __init__(self, replica: Target, submit: Callable[[Attempt], None]) -> None:
+        self.in_flight = replica.in_flight
+        self.holds_model = replica.holds_model
+        self.cached_tokens = replica.cached_tokens
+        self.submit = submit
+
+
 Route = Callable[[Sequence[Target], Sequence[Target], Attempt], Target]
 """``(all replicas, those that may take the attempt, the attempt) -> one of the latter``."""
 

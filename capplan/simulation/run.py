@@ -12,19 +12,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capplan.results import RunResult
-from capplan.simulation import elastic, faults, timeline
+from capplan.simulation import faults, timeline
 from capplan.simulation.admission import gateway_host
+from capplan.simulation.attempt import Downstream
+from capplan.simulation.autoscaler import ScalingController
+from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
-from capplan.simulation.engines import EngineKind
-from capplan.simulation.hedging import callers_of
-from capplan.simulation.poison import poison_of, poisoned_rows
-from capplan.simulation.pool import Downstream, ServingPool
+from capplan.simulation.fleet import Fleet, Supply, supplies
+from capplan.simulation.loading import loader_of
+from capplan.simulation.pool import ServingPool
 from capplan.simulation.reacting import downstream
 from capplan.simulation.request_log import RequestLog, requests_of
-from capplan.simulation.request_source import crowd
+from capplan.simulation.request_source import request_source
 from capplan.simulation.response_cache import cached_responses
 from capplan.simulation.shared_host import Machine, demands_of
+from capplan.simulation.steps import EngineKind, poison_of, poisoned_rows
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
 
@@ -36,11 +39,10 @@ if TYPE_CHECKING:
 
     from capplan.scenario import Scenario
     from capplan.simulation.breakers import Breakers
-    from capplan.simulation.caller import Callers
     from capplan.traffic.trace import Trace
 
 
-class Stream(IntEnum):
+class RandomStream(IntEnum):
     """What each random stream of the simulation is for; never renumber, only append up to 19."""
 
     BACKOFF = 10
@@ -139,7 +141,7 @@ class _Run:
             scenario,
             gateway=self.gateway,
             clock=self.clock,
-            draws=partial(self._draws, Stream.RESPONSES),
+            draws=partial(self._draws, RandomStream.RESPONSES),
         )
         kind = engine or _engine_for(len(trace.frame))
         answers = downstream(responses or self.gateway, callers=self.callers, scenario=scenario)
@@ -156,24 +158,17 @@ class _Run:
             callers=self.callers,
             machines=self.machines,
             clock=self.clock,
-            draws=partial(self._draws, Stream.FAULTS),
+            draws=partial(self._draws, RandomStream.FAULTS),
         )
         self.sampler = self._new_sampler()
         if responses is not None:
             self.sampler.add(responses.probes())
-        elastic.wire(
-            scenario,
-            pools=self.pools,
-            callers=self.callers,
-            sampler=self.sampler,
-            machines=self.machines,
-            draws=partial(self._draws, Stream.SCALING),
-        )
+        self._make_elastic()
 
     def _new_callers(self) -> Callers:
         scenario, trace, network_s = self._scenario, self._trace, self._scenario.network.one_way_s
-        return callers_of(scenario)(
-            crowd(
+        return Callers(
+            request_source(
                 requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
                 closed=is_closed(trace),
                 until_s=self.sent_until_s,
@@ -181,21 +176,22 @@ class _Run:
             ),
             log=RequestLog(trace.frame, network_s=network_s, leaves_s=self._leaves_s),
             retries={c.name: c.retry for c in scenario.classes},
+            hedges={c.name: c.hedge for c in scenario.classes if c.hedge is not None},
             clock=self.clock,
             network_s=network_s,
             connections=self._connections,
-            backoff=self._draws(Stream.BACKOFF),
+            backoff=self._draws(RandomStream.BACKOFF),
         )
 
     def _new_pools(self, gateway: Downstream, engine: EngineKind) -> dict[str, ServingPool]:
         scenario = self._scenario
         routing, service = (
             self._draws(which).spawn(len(scenario.pools))
-            for which in (Stream.ROUTING, Stream.SERVICE)
+            for which in (RandomStream.ROUTING, RandomStream.SERVICE)
         )
         demands = demands_of(scenario)
         models = {c.name: scenario.model_of(c.name) for c in scenario.classes}
-        poisoned = poisoned_rows(scenario, self._trace.frame, self._draws(Stream.POISON))
+        poisoned = poisoned_rows(scenario, self._trace.frame, self._draws(RandomStream.POISON))
         return {
             pool.name: ServingPool(
                 pool,
@@ -207,7 +203,7 @@ class _Run:
                 machines=self.machines,
                 demands=demands,
                 models=models,
-                faults=faults.targets(scenario, pool),
+                changes_pace=faults.changes_pace(scenario, pool),
                 poison=poison_of(pool, scenario, poisoned),
             )
             for index, pool in enumerate(scenario.pools)
@@ -234,6 +230,42 @@ class _Run:
             clock=self.clock,
             span_s=self.last_arrival_s if endless else self.sent_until_s,
         )
+
+    def _make_elastic(self) -> None:
+        """Give every pool with a standby or an autoscaler a fleet and its controller."""
+        scenario, sampler = self._scenario, self.sampler
+        elastic = [(i, rules) for i, rules in enumerate(scenario.pools) if rules.is_elastic]
+        if not elastic:
+            return
+        supply = supplies(scenario)
+        streams = self._draws(RandomStream.SCALING).spawn(len(scenario.pools))
+        for index, rules in elastic:
+            pool = self.pools[rules.name]
+            loads = rules.lifecycle is None or rules.lifecycle.model_load is None
+            fleet = Fleet(
+                rules,
+                pool=pool,
+                supply=supply.get(rules.resource_pool or "", Supply()),
+                clock=self.clock,
+                draws=streams[index],
+                note=sampler.changed,
+                loader=loader_of(rules, scenario, machines=self.machines, clock=self.clock)
+                if loads
+                else None,
+            )
+            pool.on_join.append(sampler.joined)
+            pool.on_leave.append(sampler.left)
+            sampler.add(timeline.gauge_probes("service_queue", rules.name, fleet.gauges()))
+            if rules.autoscaler is not None:
+                controller = ScalingController(
+                    rules.autoscaler,
+                    fleet=fleet,
+                    pool=pool,
+                    callers=self.callers,
+                    clock=self.clock,
+                )
+                gauges = controller.gauges()
+                sampler.add(timeline.gauge_probes("service_queue", rules.name, gauges))
 
     def _leaves_s(self, start_s: Any, made_s: Any) -> Any:
         return self.gateway.leaves_s(start_s, made_s)

@@ -10,13 +10,17 @@ Source: Kleinrock, "Queueing Systems" II, 1976, section 4.4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.job import Job
 from capplan.scenario import Scenario
 from capplan.scenario.hosts import RATES, Host
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock, Rank
+
+if TYPE_CHECKING:
+    from capplan.simulation.timeline import Gauge
 
 Rates = tuple[float, ...]
 """One number for each of :data:`capplan.scenario.hosts.RATES`."""
@@ -77,6 +81,14 @@ class Machine:
             1.0 if capacity is None else max(1.0, total / capacity)
             for total, capacity in zip(totals, self._capacity, strict=True)
         )
+
+    def gauges(self) -> Iterable[Gauge]:
+        """Yield the metrics of the timeline: name, reading, and whether it is a total."""
+        for index, rate in enumerate(RATES):
+            yield f"{rate}_pressure", partial(self._pressure_at, index), False
+
+    def _pressure_at(self, index: int) -> float:
+        return self.pressure()[index]
 
     def _changed(self) -> None:
         if not self._settling:

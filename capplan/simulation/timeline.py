@@ -63,19 +63,14 @@ from typing import TYPE_CHECKING
 from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.multi_model import ResidentEngine
 from capplan.replica.prefix import cache_of
-from capplan.scenario.hosts import RATES
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.fleet import STARTING
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from capplan.scenario.autoscaling import Autoscaler as Rules
-    from capplan.simulation.autoscaler import Autoscaler
-    from capplan.simulation.caller import Callers
-    from capplan.simulation.fleet import Fleet
+    from capplan.simulation.callers import Callers
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
@@ -88,6 +83,8 @@ LEAST = 1e-9
 STATUSES = (400, 429, 502, 503)
 
 Reading = Callable[[], float]
+Gauge = tuple[str, Reading, bool]
+"""A metric that a part of the run shows: name, reading, and whether it is a total."""
 Series = tuple[tuple[str, str, str], "np.ndarray", "np.ndarray"]
 """(layer, replica, metric), times and values."""
 
@@ -263,6 +260,11 @@ def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
     return label, np.append(at[:-1], gone), np.append(means, np.full(len(gone), np.nan))
 
 
+def gauge_probes(layer: str, replica: str, gauges: Iterable[Gauge]) -> Iterable[Probe]:
+    """Return the probes of the metrics that a part of the run shows."""
+    return (Probe(layer, replica, name, read, total=total) for name, read, total in gauges)
+
+
 def probes(
     callers: Callers,
     gateway: GatewayHost,
@@ -270,7 +272,7 @@ def probes(
     machines: Iterable[Machine] = (),
 ) -> Iterable[Probe]:
     """Return the probes of a run."""
-    yield from _caller_probes(callers)
+    yield from gauge_probes("caller", "", callers.gauges())
     yield Probe("gateway", "", "length", lambda: len(gateway.queue.line))
     yield Probe("gateway", "", "in_flight", lambda: gateway.in_flight)
     for status in STATUSES:
@@ -281,63 +283,13 @@ def probes(
             lambda status=status: gateway.statuses[status],  # type: ignore[misc]
             total=True,
         )
-    for metric, read, total in gateway.gauges():
-        yield Probe("gateway", "", metric, read, total=total)
+    yield from gauge_probes("gateway", "", gateway.gauges())
     for pool in pools:
-        yield from _pool_probes(pool)
+        yield from gauge_probes("service_queue", pool.name, pool.gauges())
         for replica in pool.replicas:
             yield from _replica_probes(replica)
     for machine in machines:
-        for index, rate in enumerate(RATES):
-            pressure = partial(_pressure, machine, index)
-            yield Probe("host", machine.name, f"{rate}_pressure", pressure)
-
-
-def _pressure(machine: Machine, index: int) -> float:
-    return machine.pressure()[index]
-
-
-def fleet_probes(pool: str, fleet: Fleet) -> Iterable[Probe]:
-    """Return the probes of a pool whose replicas come and go."""
-    layer = "service_queue"
-    yield Probe(layer, pool, "replicas_desired", lambda: fleet.target)
-    yield Probe(layer, pool, "replicas_asked", lambda: fleet.count("asked"))
-    yield Probe(layer, pool, "replicas_starting", lambda: fleet.count(*STARTING))
-    yield Probe(layer, pool, "replicas_standby", lambda: fleet.count("standby"))
-    yield Probe(layer, pool, "replicas_draining", lambda: fleet.count("draining"))
-    yield Probe(layer, pool, "replicas_paid", lambda: fleet.paid_s, total=True)
-
-
-def scaler_probes(pool: str, scaler: Autoscaler, rules: Rules) -> Iterable[Probe]:
-    """Return the probes of what an autoscaler sees."""
-    for index, metric in enumerate(rules.metrics):
-        name = f"scaling_{metric.metric}"
-        yield Probe("service_queue", pool, name, partial(scaler.seen.__getitem__, index))
-
-
-def _caller_probes(callers: Callers) -> Iterable[Probe]:
-    yield Probe("caller", "", "in_flight", lambda: callers.in_flight)
-    if (generator := callers.generator) is not None:
-        yield Probe("caller", "", "generator_waiting", lambda: generator.waiting)
-    yield Probe("caller", "", "arrivals_rps", lambda: len(callers.log), total=True)
-    for outcome in ("succeeded", "rejected", "timed_out", "failed"):
-        yield Probe(
-            "caller",
-            "",
-            f"{outcome}_rps",
-            lambda outcome=outcome: callers.ended[outcome],  # type: ignore[misc]
-            total=True,
-        )
-    for metric, read in callers.totals():
-        yield Probe("caller", "", metric, read, total=True)
-
-
-def _pool_probes(pool: ServingPool) -> Iterable[Probe]:
-    layer, name = "service_queue", pool.name
-    yield Probe(layer, name, "length", lambda: len(pool.queue.line))
-    yield Probe(layer, name, "in_flight", lambda: sum(r.in_flight for r in pool.replicas))
-    yield Probe(layer, name, "replicas", lambda: pool.up)
-    yield Probe(layer, name, "refused_rps", lambda: pool.queue.refused, total=True)
+        yield from gauge_probes("host", machine.name, machine.gauges())
 
 
 def _replica_probes(replica: Replica, *, there_s: Reading | None = None) -> Iterable[Probe]:

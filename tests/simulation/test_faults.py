@@ -10,8 +10,8 @@ from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.simulation.clock import Rank
-from capplan.simulation.outages import Outages
-from capplan.simulation.reloads import Reload
+from capplan.simulation.fault_effects import Reload
+from capplan.simulation.loading import Outages
 from capplan.simulation.run import _Run
 from capplan.statistics import replication_mean
 from capplan.traffic.trace import from_frame
@@ -209,9 +209,9 @@ def test_of_mixed_accelerators_the_slowest_sets_the_tail(build, dynamic, trace_o
     log = run(scenario, trace_of([0.0, 0.0, 0.0])).requests
     assert log["finish_s"].tolist() == pytest.approx([1.0, 4.0, 1.0])
     steps = build(batching=ONE_STEP | {"prefix_caching": False}, pool=mixed)
-    with caplog.at_level("INFO", logger="capplan.simulation.engines"):
+    with caplog.at_level("INFO", logger="capplan.simulation.steps"):
         run(steps, trace_of([0.0]), engine="fast")
-    assert "pool llm: steps may change their speed" in caplog.text
+    assert "pool llm: a changing pace, so its steps" in caplog.text
 
 
 def test_a_lost_node_takes_all_its_replicas(single_queue, trace_of):
@@ -279,7 +279,9 @@ def test_a_reload_that_finds_nobody_to_load_is_over_once(single_queue, trace_of,
     over = []
     rules = ModelReload(at_s=0.0, load_s=1.0, max_unavailable=2)
     outages = Outages(pool, loader=None, clock=played.clock)
-    Reload(pool, rules, outages=outages, clock=played.clock, over=lambda: over.append(True)).start()
+    Reload(
+        pool, rules, outages=outages, clock=played.clock, ended=lambda: over.append(True)
+    ).start()
     assert over == [True]
 
 

@@ -7,7 +7,7 @@ from capplan.results import headline, per_request
 from capplan.results.conservation import check_conservation
 from capplan.scenario.callers import Hedge
 from capplan.scenario.classes import RequestClass
-from capplan.simulation.hedging import Latencies
+from capplan.simulation.retries import Latencies
 
 
 def hedging(after_s=0.5, *, retry=None, **hedge):

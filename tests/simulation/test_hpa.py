@@ -10,7 +10,7 @@ from capplan.scenario.autoscaling import (
     ScalingBehavior,
     ScalingPolicy,
 )
-from capplan.simulation.hpa import Limiter, Pods, by_pods, by_total, by_value, largest
+from capplan.simulation.autoscaler import Limiter, Pods, by_pods, by_total, by_value, largest
 
 
 def pods(policy_type, value, period_s=60.0):

@@ -135,6 +135,7 @@ def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, sce
     built = build(**scenario)
     run = _Run(built, trace_of(**rows), seed=0, replication=0, engine="fast")
     run.callers.start(run.gateway)
+    sees = all(fault.kind != "router_blind" for fault in built.faults)
     while run._busy() and run.clock._queue[0][0] <= run.until_s:
         run.clock.step()
         found = places(run)
@@ -151,7 +152,7 @@ def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, sce
         if isinstance(run.gateway, GuardedGateway):
             check_gateway(built.gateway, run.gateway)
         for pool in built.pools:
-            check_pool(pool, run.pools[pool.name])
+            check_pool(pool, run.pools[pool.name], sees=sees)
             check_fleet(pool, run.pools[pool.name])
 
 
@@ -183,7 +184,8 @@ def check_gateway(rules, gateway):
     assert door is None or (door.open <= (rules.accept.max_open or np.inf))
 
 
-def check_pool(rules, pool):
+def check_pool(rules, pool, *, sees):
+    """Check the limits of a pool; a blind router goes by an old view and may exceed its own."""
     length = rules.queue.length
     assert length is None or len(pool.queue.line) <= length
     for replica in pool.replicas:
@@ -191,9 +193,8 @@ def check_pool(rules, pool):
         running = engine.prefilling + engine.decoding
         assert running <= most_running(rules.batching, engine)
         assert replica.in_flight == len(engine.waiting) + running
-        assert rules.router.max_in_flight is None or (
-            replica.in_flight <= rules.router.max_in_flight
-        )
+        limit = rules.router.max_in_flight
+        assert not sees or limit is None or replica.in_flight <= limit
         assert replica.up or not replica.in_flight
         if engine.has_kv:
             assert 0 <= engine.kv_usage_fraction <= 1
@@ -289,7 +290,7 @@ def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
 def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
     batching = {"kind": "continuous", "kv_blocks": 900, "kv_layout": "contiguous"}
     batching |= {"step_time": STEP}
-    with caplog.at_level("INFO", logger="capplan.simulation.engines"):
+    with caplog.at_level("INFO", logger="capplan.simulation.steps"):
         scenario = build(batching=batching)
         run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)

@@ -147,7 +147,7 @@ def test_models_are_of_continuous_batching(build, dynamic):
 
 
 def test_steps_of_several_models_are_not_compiled_and_say_so(build, trace_of, caplog):
-    with caplog.at_level("INFO", logger="capplan.simulation.engines"):
+    with caplog.at_level("INFO", logger="capplan.simulation.steps"):
         run = _Run(several(build, models(0.5)), trace_of([0.0]), seed=0, replication=0)
     assert isinstance(run.pools["llm"].replicas[0].engine, ResidentEngine)
     assert "pool llm: models, so its steps are not compiled" in caplog.text

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.scenario.callers import Retry, RetryBudget
-from capplan.simulation.retrying import SLICES, Budget
+from capplan.simulation.retries import SLICES, Budget
 
 NOTHING = {"rate_limit": {"rate_rps": 1e-6}}
 NAMED = {"rate_limits": [{"name": "all", "rate_rps": 1e-6}]}
