@@ -20,7 +20,7 @@ from capplan.traffic.shapes import planned_rate
 if TYPE_CHECKING:
     import pandas as pd
 
-    from capplan.traffic.profile import Demand, Lengths, TrafficProfile
+    from capplan.traffic.profile import GroupDemand, Lengths, TrafficProfile
     from capplan.traffic.trace import Trace
 
 Quantiles = Callable[[float], float]
@@ -172,7 +172,7 @@ def _from_profile(scenario: Scenario, profile: TrafficProfile) -> dict[str, Clas
     }
 
 
-def _from_demand(c: RequestClass, demand: Demand) -> ClassLoad:
+def _from_demand(c: RequestClass, demand: GroupDemand) -> ClassLoad:
     prompt, output = demand.prompt_tokens, demand.output_tokens
     output_mean = max(output.mean, 1.0)
     spread = 0.0 if math.isnan(output.std) else output.std

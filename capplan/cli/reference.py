@@ -16,7 +16,7 @@ from capplan.schema import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capplan.traffic.catalogue import PublicTrace
+    from capplan.traffic.public_traces import PublicTrace
 
 
 def add(commands: Any) -> None:
@@ -44,7 +44,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from capplan.traffic.catalogue import list_traces
+    from capplan.traffic.public_traces import list_traces
 
     rows = [
         {"name": name, "kind": kind, "bytes": path.stat().st_size, "about": _about(path)}
@@ -66,7 +66,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _get(args: argparse.Namespace) -> int:
-    from capplan.traffic.catalogue import list_traces
+    from capplan.traffic.public_traces import list_traces
 
     found = {name: path for name, _, path in _files()}
     public = {trace.name: trace for trace in list_traces()}
@@ -79,7 +79,7 @@ def _get(args: argparse.Namespace) -> int:
 
 
 def _get_public(trace: PublicTrace, out: str | None) -> int:
-    from capplan.traffic.catalogue import fetch
+    from capplan.traffic.public_traces import fetch
 
     path = fetch(trace)
     sys.stderr.write(f"{trace.name}: licence {trace.licence}; {trace.attribution}\n")

@@ -14,8 +14,8 @@ from capplan.scenario.shapes import ClosedLoop, ExponentialThink, FixedThink, Lo
 from capplan.schema import DataError
 from capplan.traffic import laws
 from capplan.traffic.assign import classes_of
-from capplan.traffic.copies import occurrence, taken
-from capplan.traffic.mix import drawn_classes, rows_by_class
+from capplan.traffic.laws import drawn_classes, rows_by_class
+from capplan.traffic.replay import occurrence, taken
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from capplan.traffic import laws
 from capplan.traffic.arrivals import arrival_times_s, modulated
 from capplan.traffic.assign import classes_of, completed
 from capplan.traffic.closed import closed_loop, without_users
-from capplan.traffic.copies import occurrence, taken
-from capplan.traffic.mix import drawn_classes, rows_by_class
+from capplan.traffic.laws import drawn_classes, rows_by_class
 from capplan.traffic.perturb import with_bursts, with_extra_requests, with_long_outputs
-from capplan.traffic.replay import replayed, window_s
+from capplan.traffic.replay import occurrence, replayed, taken, window_s
 from capplan.traffic.sample import base_trace
 from capplan.traffic.shapes import planned_rate
 from capplan.traffic.streams import Stream, stream

@@ -10,8 +10,8 @@ import pandas as pd
 from capplan.formatting import counted, does
 from capplan.scenario.traffic import Bursts, LongOutputs, Poisson
 from capplan.traffic.arrivals import arrival_times_s
-from capplan.traffic.copies import occurrence, taken
 from capplan.traffic.curve import levels
+from capplan.traffic.replay import occurrence, taken
 from capplan.traffic.shapes import burst_windows, outside
 from capplan.traffic.streams import Stream, stream
 

@@ -1,4 +1,4 @@
-"""A base trace again: as recorded, slower or faster, thinned or superposed."""
+"""A base trace again: replayed as a whole, or row by row, copies apart from each other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-from capplan.traffic.copies import taken
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
@@ -58,3 +59,84 @@ def replayed(
     order = order[time[order] < duration_s]
     frame = taken(base.frame, row[order], copy_of[order], lap=lap[order])
     return frame.assign(arrival_s=time[order])
+
+
+Ints = NDArray[np.int64]
+
+
+def taken(base: pd.DataFrame, rows: Ints, copy: Ints, *, lap: Ints | None = None) -> pd.DataFrame:
+    """Return the rows of the base trace, each as copy number ``copy`` (0 = the original).
+
+    A copy is another caller of the same kind: its request and session have names of their own,
+    and so have the prefix blocks that only one session of the base trace used; blocks that
+    several sessions share (a tenant's system prompt) stay shared. Where the base trace knows no
+    sessions, no block of a copy is shared with another copy. ``lap`` tells the two parts of a
+    copy that was shifted round the end of the trace; their sessions are two.
+    """
+    frame = base.iloc[rows].reset_index(drop=True)
+    again = copy > 0
+    mark = _marks(copy, lap)
+    ids = frame["request_id"] if "request_id" in frame else pd.Series(_numbered(rows))
+    frame["request_id"] = ids.where(~again, ids + mark)
+    if "session" in frame:
+        moved = again if lap is None else again | (lap > 0)
+        frame["session"] = frame["session"].where(~moved, frame["session"] + mark)
+    if "prefix_blocks" in frame and again.any():
+        frame["prefix_blocks"] = _blocks(base, rows, copy)
+    return frame
+
+
+def occurrence(rows: Ints) -> Ints:
+    """Return how often each row number stood before it.
+
+    >>> import numpy as np
+    >>> occurrence(np.array([4, 7, 4, 4])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    first = np.ones(len(rows), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    start = np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))
+    counts = np.empty(len(rows), dtype=np.int64)
+    counts[order] = np.arange(len(rows)) - start
+    return counts
+
+
+def _numbered(rows: Ints) -> list[str]:
+    return [f"r{row}" for row in rows.tolist()]
+
+
+def _marks(copy: Ints, lap: Ints | None) -> NDArray[np.object_]:
+    marks = np.array([f"~{c}" for c in range(int(copy.max(initial=0)) + 1)], dtype=object)[copy]
+    return marks if lap is None else np.where(lap > 0, marks + "b", marks)
+
+
+def _blocks(base: pd.DataFrame, rows: Ints, copy: Ints) -> NDArray[np.object_]:
+    originals = base["prefix_blocks"].to_numpy()
+    lengths = np.array([len(b) for b in originals])
+    flat = np.concatenate([*originals, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    ids, which = np.unique(flat, return_inverse=True)
+    private = _private(base, lengths, which, len(ids))[which]
+    ends = np.cumsum(lengths)
+    step = int(ids.max(initial=0)) + 1
+    out = np.empty(len(rows), dtype=object)
+    for i, (row, c) in enumerate(zip(rows.tolist(), copy.tolist(), strict=True)):
+        if c == 0:
+            out[i] = originals[row]
+            continue
+        part = slice(ends[row] - lengths[row], ends[row])
+        out[i] = flat[part] + private[part] * (c * step)
+    return out
+
+
+def _private(
+    base: pd.DataFrame, lengths: Ints, which: NDArray[np.intp], n_ids: int
+) -> NDArray[np.int64]:
+    """Return 1 for each block id that one session alone uses, 0 for a shared one."""
+    if "session" not in base or base["session"].isna().all():
+        return np.ones(n_ids, dtype=np.int64)
+    session, names = pd.factorize(base["session"], use_na_sentinel=False)
+    pairs = np.unique(which * len(names) + np.repeat(session, lengths))
+    sessions = np.bincount(pairs // len(names), minlength=n_ids)
+    return np.asarray(sessions == 1, dtype=np.int64)

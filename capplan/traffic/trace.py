@@ -1,20 +1,87 @@
-"""A trace: one row per request, in order of arrival, with the books of its ingest."""
+"""A trace: one row per request, in order of arrival, with the ledger of its ingest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from capplan.formatting import counted
 from capplan.schema import TRACE, Column, DataError, require_columns
-from capplan.traffic.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
     import pandas as pd
+
+REASONS: Mapping[str, str] = {
+    "unparseable": "the line, its time or a token count cannot be read",
+    "missing_time": "no arrival time",
+    "missing_tokens": "no prompt or output length",
+    "negative": "a negative time or token count",
+    "other_time_unit": "a time in another unit than the rest of the file",
+    "zero_tokens": "no prompt or no output tokens",
+    "failed": "the source marks the request as failed",
+    "duplicate_id": "its id was seen before",
+    "other_span": "a span that is not one model call",
+}
+"""Reasons to drop a row, in the order of the rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Rows read, kept, dropped by reason, and kept but changed.
+
+    Raises
+    ------
+    ValueError
+        If ``read != kept + sum(dropped)`` or a count is negative.
+
+    Examples
+    --------
+    >>> Ledger(read=3, kept=2, dropped={"negative": 1}).dropped
+    {'negative': 1}
+    """
+
+    read: int
+    kept: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = [self.read, self.kept, *self.dropped.values(), *self.changed.values()]
+        if min(counts) < 0:
+            msg = f"counts must not be negative, got {counts}"
+            raise ValueError(msg)
+        if self.read != self.kept + sum(self.dropped.values()):
+            msg = (
+                f"rows read must equal rows kept + dropped, got {self.read} read, "
+                f"{self.kept} kept, {dict(self.dropped)} dropped"
+            )
+            raise ValueError(msg)
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per entry: ``entry``, ``reason``, ``rows``."""
+        rows = [("read", "", self.read), ("kept", "", self.kept)]
+        rows += [("dropped", reason, n) for reason, n in self.dropped.items()]
+        rows += [("changed", reason, n) for reason, n in self.changed.items()]
+        return pd.DataFrame(rows, columns=["entry", "reason", "rows"])
+
+    def sentence(self) -> str:
+        """Return the ledger in one sentence.
+
+        >>> Ledger(read=3, kept=2, dropped={"negative": 1}).sentence()
+        '3 rows read: 2 kept, 1 dropped (negative 1).'
+        """
+        lost = self.read - self.kept
+        parts = f"{counted(self.read, 'row')} read: {self.kept:,} kept, {lost:,} dropped"
+        why = ", ".join(f"{reason} {n:,}" for reason, n in self.dropped.items())
+        how = ", ".join(f"{reason} {n:,}" for reason, n in self.changed.items())
+        return f"{parts}{f' ({why})' if why else ''}{f'; {how}' if how else ''}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,15 +100,15 @@ class Trace:
     format
         Format the trace was read from.
     start
-        Wall time (UTC) of ``arrival_s == 0``, or None where the source has none.
+        Wall time (UTC) of ``arrival_s == 0``, or None if unknown.
     duration_s
-        Observation window, or None where only the arrivals are known.
+        Observation window, or None if only the arrivals are known.
     notes
-        Sentences that say what was assumed.
+        The assumptions, in sentences.
     sha256
-        Checksum of the file, or None for a trace that was not read from one.
+        Checksum of the file, or None for a trace without one.
     prefix_block_tokens
-        Tokens in one prefix block, or None where there are no blocks.
+        Tokens in one prefix block, or None without blocks.
     """
 
     frame: pd.DataFrame
@@ -79,7 +146,7 @@ def from_frame(
     Raises
     ------
     DataError
-        For a missing or unknown column, no row, or a value that breaks its column's rule.
+        For a missing or unknown column, no row, or a value against its column's rule.
     """
     columns = {c.name: c for c in TRACE}
     require_columns(frame, (c.name for c in TRACE if c.required), where=source)
@@ -109,7 +176,7 @@ def from_frame(
 
 
 def typed_column(values: pd.Series[Any], column: Column, where: str) -> pd.Series[Any]:
-    """Return the values in the column's type; :class:`DataError` where one breaks its rule."""
+    """Return the values in the column's type; :class:`DataError` for one against its rule."""
     if column.kind in ("float", "int"):
         return _numbers(values, column, where)
     if column.kind == "str":

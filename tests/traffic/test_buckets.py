@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.traffic.buckets import length_buckets
+from capplan.traffic.profile.lengths import length_buckets
 
 
 def squared(logs, ends):

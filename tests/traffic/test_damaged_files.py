@@ -219,11 +219,11 @@ def stamps(tmp_path: Path, *times: object) -> Trace:
 
 
 @pytest.mark.parametrize(("scale", "unit"), [(1, "s"), (10**3, "ms"), (10**6, "us"), (10**9, "ns")])
-def test_epoch_times_are_told_by_their_magnitude_and_said(tmp_path, scale, unit):
+def test_epoch_times_are_read_by_their_magnitude_and_noted(tmp_path, scale, unit):
     trace = stamps(tmp_path, 1_700_000_000 * scale, 1_700_000_001 * scale)
     assert trace.frame["arrival_s"].tolist() == [0.0, 1.0]
     assert trace.start.isoformat() == "2023-11-14T22:13:20+00:00"
-    assert f"Times are {unit} since 1970, told by their magnitude." in trace.notes
+    assert f"Times are {unit} since 1970; their magnitude shows the unit." in trace.notes
 
 
 def test_nanoseconds_since_1970_keep_their_digits(tmp_path):

@@ -12,9 +12,9 @@ from capplan.bundled import data_path
 from capplan.scenario.classes import FixedSize, LognormalSize
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import TRACE, DataError, names
-from capplan.traffic.copies import occurrence
 from capplan.traffic.draw import draw, recorded
 from capplan.traffic.laws import Z95, sizes
+from capplan.traffic.replay import occurrence
 from capplan.traffic.sample import read_base
 from capplan.traffic.trace import from_frame
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from capplan.traffic.ledger import Ledger
+from capplan.traffic.trace import Ledger
 
 
 def test_books_that_do_not_balance_are_refused():

@@ -6,7 +6,7 @@ from scipy import stats
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import DataError
 from capplan.traffic.draw import draw
-from capplan.traffic.mix import class_weights
+from capplan.traffic.laws import class_weights
 from capplan.traffic.sample import read_base
 from capplan.traffic.trace import from_frame
 

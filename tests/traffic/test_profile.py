@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import capplan as cp
-from capplan.traffic.periods import Periods
 from capplan.traffic.profile import TokenTime, profile
+from capplan.traffic.profile.periods import Periods
 from capplan.traffic.trace import from_frame
 
 AZURE = "traces/azure-llm-2023/AzureLLMInferenceTrace_{}.csv"

@@ -10,13 +10,13 @@ from capplan.traffic.profile.concurrency import (
     in_flight,
     in_flight_steps,
 )
-from capplan.traffic.profile.demand import Demand, Period
+from capplan.traffic.profile.demand import GroupDemand, Period
 from capplan.traffic.profile.lengths import Lengths
 from capplan.traffic.profile.summary import TrafficProfile, profile
 
 __all__ = [
     "DEFAULT_SERVICE_TIME",
-    "Demand",
+    "GroupDemand",
     "InFlight",
     "Lengths",
     "Period",

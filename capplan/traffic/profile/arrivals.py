@@ -1,11 +1,11 @@
-"""Arrivals: rate, burstiness at every scale, the day's pattern, drift."""
+"""Arrivals: rate, burstiness at every scale, the pattern of a day, drift."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -21,18 +21,18 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
+class ArrivalStatistics:
     """Rate and burstiness of one stream of arrivals.
 
     Attributes
     ----------
     requests, duration_s, rate_rps
-        Requests in the time they were watched for.
+        Requests, the observation window, and the rate in it.
     gap_cv
         Coefficient of variation of the gaps; 1 for a Poisson stream.
     index_of_dispersion
-        Scale (s) → variance ÷ mean of the counts; 1 for a Poisson stream, NaN where the trace
-        holds fewer than ten windows of that scale.
+        Scale (s) → variance ÷ mean of the counts; 1 for a Poisson stream, NaN for fewer than ten
+        windows of that scale.
     peak_to_mean_60s
         Fullest aligned minute ÷ mean minute; NaN for less than a minute.
     """
@@ -44,22 +44,13 @@ class Arrivals:
     index_of_dispersion: Mapping[str, float]
     peak_to_mean_60s: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "requests": self.requests,
-            "duration_s": self.duration_s,
-            "rate_rps": self.rate_rps,
-            "gap_cv": self.gap_cv,
-            "index_of_dispersion": dict(self.index_of_dispersion),
-            "peak_to_mean_60s": self.peak_to_mean_60s,
-        }
 
-
-def arrivals(arrival_s: Floats, *, start_s: float, duration_s: float, rate_rps: float) -> Arrivals:
-    """Return the rate and burstiness of sorted arrivals watched from ``start_s``."""
+def arrivals(
+    arrival_s: Floats, *, start_s: float, duration_s: float, rate_rps: float
+) -> ArrivalStatistics:
+    """Return the rate and burstiness of sorted arrivals, observed from ``start_s``."""
     since = arrival_s - start_s
-    return Arrivals(
+    return ArrivalStatistics(
         requests=len(arrival_s),
         duration_s=duration_s,
         rate_rps=rate_rps,
@@ -120,10 +111,10 @@ def peak_to_mean(since_s: Floats, width_s: float, duration_s: float) -> float:
 
 
 def time_of_day(since_s: Floats, duration_s: float, start: datetime | None) -> dict[str, Any]:
-    """Return the rate per hour of the day (UTC), or per hour from the start where unknown.
+    """Return the rate per hour of the day (UTC), or per hour from the start if that is unknown.
 
-    Keys: ``known`` and ``rate_rps`` by hour; an hour that was never watched is absent. From two
-    weeks on, ``weekday_rate_rps`` by weekday, Monday 0.
+    Keys: ``known`` and ``rate_rps`` by hour, without the hours outside the observation window.
+    From two weeks on, ``weekday_rate_rps`` by weekday, Monday 0.
     """
     midnight = start or datetime(2000, 1, 1)
     offset = midnight.hour * 3600 + midnight.minute * 60 + midnight.second
@@ -144,8 +135,8 @@ def _cycle(
     hit = np.bincount(((since_s + offset_s) // slot_s).astype(np.intp) % slots, minlength=slots)
     first, last = offset_s / slot_s, (offset_s + duration_s) / slot_s
     edges = np.arange(math.floor(first), math.ceil(last) + 1)
-    watched = np.minimum(edges[1:], last) - np.maximum(edges[:-1], first)
-    seconds = np.bincount(edges[:-1].astype(np.intp) % slots, watched * slot_s, slots)
+    observed = np.minimum(edges[1:], last) - np.maximum(edges[:-1], first)
+    seconds = np.bincount(edges[:-1].astype(np.intp) % slots, observed * slot_s, slots)
     return {str(i): float(hit[i] / seconds[i]) for i in range(slots) if seconds[i] > 0}
 
 
@@ -156,8 +147,8 @@ def drift(
 
     ``rate_ratio`` and the ratios of mean lengths are second ÷ first half. ``prompt_ks`` and
     ``output_ks`` are Kolmogorov–Smirnov distances of the lengths of the halves with their 5 %
-    bound for independent values; ``lengths_drift`` tells whether one is above it. NaN and None
-    below twenty requests in a half.
+    bound for independent values; ``lengths_drift``: whether one is above it. NaN and None for
+    fewer than twenty requests in a half.
 
     Source: Smirnov, "Table for Estimating the Goodness of Fit of Empirical Distributions", 1948.
     """
@@ -192,8 +183,3 @@ def ks_distance(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
     left = np.searchsorted(x, at, side="right") / len(x)
     right = np.searchsorted(y, at, side="right") / len(y)
     return float(np.abs(left - right).max())
-
-
-def moment(start: datetime | None, seconds: float) -> datetime | None:
-    """Return the wall time of a moment of the trace, or None where unknown."""
-    return start + timedelta(seconds=seconds) if start is not None else None

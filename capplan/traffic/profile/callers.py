@@ -1,4 +1,4 @@
-"""Callers: tenants, priorities, streaming, sessions, shared prefixes, how long they would wait."""
+"""Callers: tenants, priorities, streaming, sessions, shared prefixes, acceptable waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def streaming_fraction(frame: pd.DataFrame) -> float:
-    """Return the share of streamed answers among the rows that say; NaN where none does."""
+    """Return the share of streamed answers among the rows that state it; NaN for none."""
     if "streaming" not in frame:
         return math.nan
     known = frame["streaming"].dropna()
@@ -30,7 +30,7 @@ def streaming_fraction(frame: pd.DataFrame) -> float:
 
 
 def priorities(frame: pd.DataFrame) -> dict[str, float] | None:
-    """Return the share of requests by priority; None where the trace has none."""
+    """Return the share of requests by priority; None for a trace without priorities."""
     if "priority" not in frame or frame["priority"].isna().all():
         return None
     shares = frame["priority"].dropna().astype(int).value_counts(normalize=True).sort_index()
@@ -38,7 +38,7 @@ def priorities(frame: pd.DataFrame) -> dict[str, float] | None:
 
 
 def tenants(frame: pd.DataFrame, rate_rps: float) -> dict[str, Any] | None:
-    """Return the number of tenants, the shares of the largest and their own burstiness."""
+    """Return the number of tenants, the shares of the largest and their burstiness."""
     if "tenant" not in frame or frame["tenant"].isna().all():
         return None
     sizes = frame["tenant"].value_counts()
@@ -64,8 +64,8 @@ def tenants(frame: pd.DataFrame, rate_rps: float) -> dict[str, Any] | None:
 def sessions(frame: pd.DataFrame, service_s: Floats, origin: str) -> dict[str, Any] | None:
     """Return turns per session and the think time between an answer and the next call.
 
-    Think time = gap between two calls of a session − service time of the first. A next call before
-    that is counted as overlapping, and left out of the think times, not set to zero.
+    Think time = gap between two calls of a session − service time of the first. A call before the
+    end of the previous one counts as overlapping and is left out of the think times.
     """
     if "session" not in frame or frame["session"].isna().all():
         return None
@@ -97,9 +97,9 @@ def _spread(values: Floats) -> dict[str, float]:
 
 
 def prefix_reuse(frame: pd.DataFrame, block_tokens: int | None) -> dict[str, Any] | None:
-    """Return how much of the prompts an unbounded prefix cache would hold: an upper bound.
+    """Return the share of the prompts that an unbounded prefix cache would hold, an upper bound.
 
-    A block counts as held when it occurred in an earlier request, and all blocks before it in the
+    A block counts as held if it occurred in an earlier request and all blocks before it in the
     prompt are held too. ``reusable_token_fraction`` counts whole blocks of ``block_tokens``.
     """
     if "prefix_blocks" not in frame:
@@ -126,7 +126,7 @@ def prefix_reuse(frame: pd.DataFrame, block_tokens: int | None) -> dict[str, Any
 def _leading_held(
     blocks: npt.NDArray[np.int64], sizes: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
-    """Return per request the number of leading blocks that an earlier request had."""
+    """Return per request the number of leading blocks that earlier requests had."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     owner = np.repeat(np.arange(len(sizes)), sizes)
     _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
@@ -140,10 +140,10 @@ def _leading_held(
 
 
 def acceptable_wait(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return how long the callers would wait: ``source`` is deadline, timeout or unknown.
+    """Return how long callers wait at most: ``source`` is deadline, timeout or unknown.
 
     *deadline*: the trace states deadlines. *observed client timeout*: at least 1 % of the observed
-    latencies (and five) lie within 1 % of the largest, as they do when the caller hangs up.
+    latencies (and five) lie within 1 % of the largest, as they do if callers hang up.
     """
     if "deadline_s" in frame and frame["deadline_s"].notna().any():
         stated = frame["deadline_s"].dropna().to_numpy()

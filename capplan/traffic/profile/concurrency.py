@@ -57,18 +57,18 @@ ServiceTime = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Service:
-    """The service time of each request and where it comes from."""
+    """The service time of each request, its origin and its law in words."""
 
     seconds: Floats
     origin: str
-    told: str
+    law: str
 
 
 def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Service:
     """Return the service time of every request.
 
-    Without a stated one, the latency that the source observed is taken where at least 95 % of the
-    rows have it (it then contains the waiting there was), else :data:`DEFAULT_SERVICE_TIME`.
+    None: the latency that the source observed, waiting included, if at least 95 % of the rows have
+    it, else :data:`DEFAULT_SERVICE_TIME`.
 
     Raises
     ------
@@ -87,10 +87,10 @@ def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Se
     if seconds.shape != (len(frame),) or not (seconds > 0).all():
         msg = f"service_time_s: one positive time per request, got {service_time_s!r}"
         raise ValueError(msg)
-    return Service(seconds=seconds, origin="stated", told=_told(service_time_s))
+    return Service(seconds=seconds, origin="stated", law=_law(service_time_s))
 
 
-def _told(service_time_s: ServiceTime) -> str:
+def _law(service_time_s: ServiceTime) -> str:
     if isinstance(service_time_s, int | float):
         return f"{service_time_s:g} s each"
     if isinstance(service_time_s, TokenTime):
@@ -110,10 +110,10 @@ def _unstated(frame: pd.DataFrame) -> Service:
             return Service(
                 seconds=np.where(known, observed, middle),
                 origin="measured",
-                told="latency observed by the source, waiting included",
+                law="latency observed by the source, waiting included",
             )
-    told = _told(DEFAULT_SERVICE_TIME)
-    return Service(seconds=DEFAULT_SERVICE_TIME(frame), origin="default", told=told)
+    law = _law(DEFAULT_SERVICE_TIME)
+    return Service(seconds=DEFAULT_SERVICE_TIME(frame), origin="default", law=law)
 
 
 def _by_class(frame: pd.DataFrame, times: Mapping[str, float]) -> Floats:
@@ -130,7 +130,7 @@ def _by_class(frame: pd.DataFrame, times: Mapping[str, float]) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InFlight:
-    """How long how many requests were in flight at once.
+    """The time spent at each number of requests in flight.
 
     Attributes
     ----------
@@ -184,9 +184,8 @@ class InFlight:
 def in_flight(start_s: Floats, service_s: Floats, end_s: float) -> InFlight:
     """Return the time at each number in flight, from the first start to ``end_s``.
 
-    Every request is served at once, without waiting: this is the demand, not the answer of a
-    server with limits. The trace starts empty, which makes the level low for the first service
-    times.
+    Every request is served at once, without waiting: the demand, not what a server with limits
+    reaches. The trace starts empty, so the level is low for the first service times.
     """
     times, level = in_flight_steps(start_s, service_s)
     inside = times < end_s

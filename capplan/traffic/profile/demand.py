@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,25 +12,25 @@ import numpy.typing as npt
 import pandas as pd
 
 from capplan.formatting import format_value, in_words
-from capplan.traffic.periods import NAMES, Periods
 from capplan.traffic.profile import callers
-from capplan.traffic.profile.arrivals import Arrivals, arrivals, dispersion, variation
+from capplan.traffic.profile.arrivals import ArrivalStatistics, arrivals, dispersion, variation
 from capplan.traffic.profile.concurrency import InFlight, Service, in_flight
 from capplan.traffic.profile.fits import Fit, gap_fits, length_fit
 from capplan.traffic.profile.lengths import Lengths, correlation, flags, lengths
+from capplan.traffic.profile.periods import NAMES, Periods
 
 Mask = npt.NDArray[np.bool_]
 STEPS = np.concatenate([np.linspace(0.005, 0.98, 90), np.linspace(0.982, 0.999, 10)])
 """Quantiles at which a law is drawn beside the data."""
 SHORTEST_SHOWN = 1e-6
-"""A logarithmic axis has no place for zero; gaps below a microsecond are left out of the chart."""
+"""Shortest gap of the chart, s: a logarithmic axis has no zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Demand:
+class GroupDemand:
     """What one group of requests asks for: arrivals, lengths, concurrency, patience."""
 
-    arrivals: Arrivals
+    arrivals: ArrivalStatistics
     prompt_tokens: Lengths
     output_tokens: Lengths
     correlation: Mapping[str, float | int]
@@ -54,12 +54,12 @@ class Demand:
 
     @property
     def fits(self) -> Mapping[str, Fit | None]:
-        """The law that comes closest to the gaps and to each length; None if none is fitted."""
+        """The law closest to the gaps and to each length; None without a fitted law."""
         gaps = self.gap_fits[0] if self.gap_fits else None
         return {"gap_s": gaps, "prompt_tokens": self.prompt_fit, "output_tokens": self.output_fit}
 
     def fit_table(self) -> pd.DataFrame:
-        """Return the law that comes closest to the gaps and to each length, and where it fails.
+        """Return the law closest to the gaps and to each length, and where it is farthest off.
 
         ``off by up to`` is the largest distance of the distribution functions, in requests.
         """
@@ -101,25 +101,25 @@ class Demand:
         return shown[shown["value"] > SHORTEST_SHOWN]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values under the names of the command line's contract."""
+        """Return the values under the names of the command line's contract."""
         return {
-            **self.arrivals.to_json(),
-            "prompt_tokens": self.prompt_tokens.to_json(),
-            "output_tokens": self.output_tokens.to_json(),
-            "correlation": dict(self.correlation),
-            "flags": [dict(flag) for flag in self.flags],
+            **asdict(self.arrivals),
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "correlation": self.correlation,
+            "flags": self.flags,
             "streaming_fraction": self.streaming_fraction,
-            "acceptable_wait": dict(self.acceptable_wait),
+            "acceptable_wait": self.acceptable_wait,
             "concurrency": {
                 "little": self.concurrency,
                 "mean_service_s": self.mean_service_s,
-                "in_flight": self.in_flight.to_json(),
+                "in_flight": self.in_flight,
             },
-            "periods": {name: period.to_json() for name, period in self.periods.items()},
+            "periods": self.periods,
             "fits": {
-                "gaps": [fit.to_json() for fit in self.gap_fits],
-                "prompt_tokens": self.prompt_fit.to_json() if self.prompt_fit else None,
-                "output_tokens": self.output_fit.to_json() if self.output_fit else None,
+                "gaps": self.gap_fits,
+                "prompt_tokens": self.prompt_fit,
+                "output_tokens": self.output_fit,
             },
         }
 
@@ -128,11 +128,10 @@ class Demand:
 class Period:
     """A kind of period: its time, its rate and what its requests ask for.
 
-    Gaps are those inside one stretch, the index of dispersion that of the bins by which bursts are
-    told; those of bursts are chosen for being full, so theirs says little.
+    Gaps are those inside one stretch; the index of dispersion is that of the bins that show bursts.
+    The bins of a burst are selected for being full, so their index means little.
     """
 
-    name: str
     how: str
     seconds: float
     share_of_time: float
@@ -146,16 +145,6 @@ class Period:
     prompt_tokens: Lengths
     output_tokens: Lengths
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        plain = ("how", "seconds", "share_of_time", "stretches", "longest_s", "requests",
-                 "rate_rps", "concurrency", "gap_cv", "index_of_dispersion")  # fmt: skip
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "prompt_tokens": self.prompt_tokens.to_json(),
-            "output_tokens": self.output_tokens.to_json(),
-        }
-
 
 def demand_of(
     frame: pd.DataFrame,
@@ -163,7 +152,7 @@ def demand_of(
     mask: Mask,
     span: tuple[float, float, float],
     found: Periods,
-) -> Demand:
+) -> GroupDemand:
     """Return what the requests of a mask ask for; ``span`` is start, duration and rate of all."""
     start_s, duration_s, rate = span
     rows = frame[mask]
@@ -171,7 +160,7 @@ def demand_of(
     prompt, output = (rows[c].to_numpy() for c in ("prompt_tokens", "output_tokens"))
     share = len(rows) / len(frame)
     inputs, outputs = lengths(prompt), lengths(output)
-    return Demand(
+    return GroupDemand(
         arrivals=arrivals(arrival, start_s=start_s, duration_s=duration_s, rate_rps=rate * share),
         prompt_tokens=inputs,
         output_tokens=outputs,
@@ -197,7 +186,6 @@ def _period(
     runs = [end - begin for begin, end in found.runs(number)]
     total = float(found.bin_seconds.sum())
     return Period(
-        name=NAMES[number],
         how=found.how(number),
         seconds=seconds,
         share_of_time=seconds / total if total else math.nan,

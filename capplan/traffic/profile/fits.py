@@ -1,4 +1,4 @@
-"""Laws fitted to gaps and lengths, beside the data: how far off each is, and where."""
+"""Laws fitted to gaps and lengths: how far each is from the data, and where."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from capplan.traffic.laws import Z95
 
 LEAST_FOR_FIT = 20
 SHAPE_RANGE_CV = (0.05, 50.0)
-"""CVs between which the shapes of gamma and Weibull laws are found."""
+"""CVs for which shapes of gamma and Weibull laws are computed."""
 COMPARED: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
                                  "p999": 0.999}  # fmt: skip
 _KS_5_PERCENT = 1.358
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A law fitted to data, and how it fails.
+    """A law fitted to data, and its distance from them.
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class Fit:
     ks
         Largest distance between the law's distribution function and the data's.
     ks_bound
-        Distance that chance alone exceeds in 5 % of samples of a law stated beforehand; a fitted
-        law above it does not hold.
+        Distance that chance alone exceeds in 5 % of samples of a law stated beforehand; a law
+        above it does not fit.
     worst_at
         Where that distance is.
     quantiles
@@ -56,7 +56,7 @@ class Fit:
 
     @property
     def holds(self) -> bool:
-        """Whether the data do not refute the law."""
+        """Whether the distance stays within the bound."""
         return self.ks <= self.ks_bound
 
     def quantile(self, probability: npt.ArrayLike) -> Floats:
@@ -89,7 +89,7 @@ class Fit:
 def gap_fits(arrival_s: Floats) -> tuple[Fit, ...]:
     """Return the gap laws that can be drawn, fitted by mean and CV, the closest first.
 
-    Empty below twenty gaps, or where all requests come at once or in even steps.
+    Empty for fewer than twenty gaps, or if all requests come at once or in even steps.
     """
     gaps = np.sort(np.diff(arrival_s))
     if len(gaps) < LEAST_FOR_FIT or not gaps.mean() > 0:
@@ -105,7 +105,7 @@ def gap_fits(arrival_s: Floats) -> tuple[Fit, ...]:
 def length_fit(tokens: npt.NDArray[np.int64]) -> Fit | None:
     """Return the lognormal law with the data's median and p95, as a class of a scenario has it.
 
-    None below twenty requests, or where the two quantiles are equal.
+    None for fewer than twenty requests, or if the two quantiles are equal.
     """
     ordered = np.sort(tokens)
     if len(ordered) < LEAST_FOR_FIT:
@@ -125,7 +125,7 @@ def _fit(
     n = len(ordered)
     below = last / n
     upto = np.append(below[1:], 1.0)
-    # Lengths are whole: drawn ones are rounded up, so just below k they stand at k - 1.
+    # Lengths are whole and drawn ones are rounded up: the law just below k is that at k - 1.
     before = values - 1 if ordered.dtype.kind == "i" else values
     off = np.maximum(
         np.abs(law_share(law, scale, shape, values) - upto),

@@ -1,11 +1,11 @@
-"""The profile of a trace: who calls, when, how long, and how long they will wait."""
+"""The profile of a trace: arrivals, lengths, concurrency, callers and their patience."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +14,13 @@ import pandas as pd
 from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value
-from capplan.traffic.buckets import Buckets, length_buckets
-from capplan.traffic.ledger import Ledger
-from capplan.traffic.periods import CHANCE, Periods, find_periods
 from capplan.traffic.profile import callers
-from capplan.traffic.profile.arrivals import drift, moment, time_of_day
+from capplan.traffic.profile.arrivals import drift, time_of_day
 from capplan.traffic.profile.concurrency import Service, ServiceTime, service_times
-from capplan.traffic.profile.demand import Demand, Mask, Period, demand_of
-from capplan.traffic.profile.lengths import Lengths
+from capplan.traffic.profile.demand import GroupDemand, Mask, Period, demand_of
+from capplan.traffic.profile.lengths import Buckets, Lengths, length_buckets
+from capplan.traffic.profile.periods import CHANCE, Periods, find_periods
+from capplan.traffic.trace import Ledger
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
@@ -36,8 +35,8 @@ LEAST_HOURS = 24
 class TrafficProfile(Displayed):
     """The profile of a trace, overall, per class and per period.
 
-    ``tenants``, ``sessions``, ``priorities`` and ``prefix_reuse`` are None where the trace has no
-    such column. See :meth:`to_json` for the names of the contract.
+    ``tenants``, ``sessions``, ``priorities`` and ``prefix_reuse`` are None for a trace without
+    that column. See :meth:`to_json` for the names of the contract.
     """
 
     source: str
@@ -46,8 +45,8 @@ class TrafficProfile(Displayed):
     start: datetime | None
     ledger: Ledger
     notes: tuple[str, ...]
-    overall: Demand
-    by_class: Mapping[str, Demand]
+    overall: GroupDemand
+    by_class: Mapping[str, GroupDemand]
     found: Periods
     bursts_distinct: bool
     service: Service
@@ -90,32 +89,31 @@ class TrafficProfile(Displayed):
         return self.overall.output_tokens
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile as one JSON document; what is not known is None."""
-        rows = self.ledger.to_json()
+        """Return the profile as one JSON document; an unknown value is None."""
         document = {
             "source": self.source,
             "format": self.format,
             "sha256": self.sha256,
             "start": self.start.isoformat() if self.start else None,
             "notes": list(self.notes),
-            "rows": rows,
+            "rows": self.ledger,
             **self.overall.to_json(),
-            "by_class": {name: demand.to_json() for name, demand in self.by_class.items()},
+            "by_class": self.by_class,
             "bursts": {"distinct": self.bursts_distinct, "by_chance_fraction": CHANCE},
-            "service_time": {"origin": self.service.origin, "law": self.service.told},
+            "service_time": {"origin": self.service.origin, "law": self.service.law},
             "priorities": self.priorities,
             "tenants": self.tenants,
             "sessions": self.sessions,
             "prefix_reuse": self.prefix_reuse,
-            "time_of_day": dict(self.time_of_day),
-            "drift": dict(self.drift),
-            "length_buckets": {name: b.to_json() for name, b in self.buckets.items()},
+            "time_of_day": self.time_of_day,
+            "drift": self.drift,
+            "length_buckets": self.buckets,
         }
         found: dict[str, Any] = plain(document)
         return found
 
     def summary(self) -> str:
-        """Return what was read, and what of it decides capacity: rate, bursts, lengths, waits."""
+        """Return the rows read, and what decides capacity: rate, bursts, lengths, waits."""
         prompt, output = self.prompt_tokens["p99"], self.output_tokens["p99"]
         sentences = [
             f"{self.source}: {self.ledger.sentence()}",
@@ -152,7 +150,7 @@ class TrafficProfile(Displayed):
             f"{format_value(wait.get('min_s'), '_s')}."
         )
 
-    def groups(self) -> Iterator[tuple[str, Demand]]:
+    def groups(self) -> Iterator[tuple[str, GroupDemand]]:
         """Yield the name and demand of each class, if there are several, and of ``all``."""
         if len(self.by_class) > 1:
             yield from self.by_class.items()
@@ -200,7 +198,7 @@ class TrafficProfile(Displayed):
         """Return the kinds of period: how much of the time, which rate, which lengths."""
         rows = [
             {
-                "period": period.name,
+                "period": name,
                 "share_of_time_fraction": period.share_of_time,
                 "stretches": period.stretches,
                 "longest_s": period.longest_s,
@@ -209,7 +207,7 @@ class TrafficProfile(Displayed):
                 "p95 prompt_tokens": period.prompt_tokens["p95"],
                 "p95 output_tokens": period.output_tokens["p95"],
             }
-            for period in self.periods.values()
+            for name, period in self.periods.items()
         ]
         return pd.DataFrame(rows)
 
@@ -241,7 +239,7 @@ class TrafficProfile(Displayed):
         return pd.DataFrame(rows, columns=heads)
 
     def caller_table(self) -> pd.DataFrame:
-        """Return what else the trace says of its callers; ``unknown`` if it says nothing."""
+        """Return other facts about the callers; ``unknown`` for what the trace does not state."""
         tenants, sessions, reuse = self.tenants or {}, self.sessions or {}, self.prefix_reuse or {}
         turns, drifts = sessions.get("requests_per_session"), self.drift["lengths_drift"]
         priorities = [
@@ -330,11 +328,11 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
     Parameters
     ----------
     trace
-        Requests with the books of their ingest.
+        Requests with the ledger of their ingest.
     service_time_s
-        How long a request is served, for concurrency and think times: one number, one per class,
-        a :class:`TokenTime`, an array with one per request, or a function of the frame. None: the
-        latency the source observed, else a default that the profile names as such.
+        Service time, for concurrency and think times: one number, one per class, a
+        :class:`TokenTime`, an array with one per request, or a function of the frame. None: the
+        latency that the source observed, else a default, named as such.
 
     Raises
     ------
@@ -344,14 +342,15 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
     frame = trace.frame
     service = service_times(frame, service_time_s)
     arrival = frame["arrival_s"].to_numpy()
-    start_s, duration_s, rate = watched(trace)
+    start_s, duration_s, rate = observed(trace)
     since = arrival - start_s
     every = np.ones(len(frame), np.bool_)
     found = find_periods(since, duration_s)
     span = (start_s, duration_s, rate)
+    began = None if trace.start is None else trace.start + timedelta(seconds=start_s)
     classes = _classes(frame)
 
-    def demand(mask: Mask) -> Demand:
+    def demand(mask: Mask) -> GroupDemand:
         return demand_of(frame, service, mask, span, found)
 
     prompt, output = (frame[c].to_numpy() for c in ("prompt_tokens", "output_tokens"))
@@ -371,14 +370,14 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
         tenants=callers.tenants(frame, rate),
         sessions=callers.sessions(frame, service.seconds, service.origin),
         prefix_reuse=callers.prefix_reuse(frame, trace.prefix_block_tokens),
-        time_of_day=time_of_day(since, duration_s, moment(trace.start, start_s)),
+        time_of_day=time_of_day(since, duration_s, began),
         drift=drift(since, prompt, output, duration_s),
         buckets={"prompt_tokens": length_buckets(prompt), "output_tokens": length_buckets(output)},
     )
 
 
-def watched(trace: Trace) -> tuple[float, float, float]:
-    """Return when watching began, for how long, and the rate over that time.
+def observed(trace: Trace) -> tuple[float, float, float]:
+    """Return the start and the length of the observation window, and the rate in it.
 
     With a known observation window the rate is requests ÷ window. Without, the window runs from
     the first to the last arrival and holds one gap less than requests; NaN for one request.

@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from capplan.formatting import counted
 from capplan.schema import TRACE, DataError, names
-from capplan.traffic.ledger import REASONS, Ledger
 from capplan.traffic.readers import times as t
 from capplan.traffic.readers import values as v
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.values import RawBatch
-from capplan.traffic.trace import Trace, from_frame
+from capplan.traffic.trace import REASONS, Ledger, Trace, from_frame
 
 LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")

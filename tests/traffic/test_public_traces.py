@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from capplan.schema import DataError
-from capplan.traffic.catalogue import fetch, get_trace, list_traces
+from capplan.traffic.public_traces import fetch, list_traces
 from capplan.traffic.readers import FORMATS, read_trace
 
 TEXT = b"arrival_s,prompt_tokens,output_tokens\n1,10,2\n2,11,3\n"
@@ -95,9 +95,4 @@ def test_every_public_trace_has_a_home_a_checksum_and_terms():
 def test_the_public_traces_at_hand_are_the_originals(shared_data, monkeypatch, name):
     monkeypatch.setenv("CAPPLAN_DATA", str(shared_data))
     entry = next(trace for trace in list_traces() if trace.name == name)
-    assert read_trace(get_trace(name)).format == entry.format
-
-
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match="name: one of azure-2023-conv"):
-        get_trace("azure-2099")
+    assert read_trace(fetch(entry)).format == entry.format

@@ -1,10 +1,9 @@
-"""Normal, peak and burst: the periods of a trace, found in its own counts.
+"""Normal, peak and burst periods of a trace, found from its counts.
 
-- *burst*: seconds (bins) that hold more requests than the rate of the minute (window) around them
-  explains: more than the 99.9 % quantile of a Poisson count with that rate, and at least three.
-  A Poisson stream would show about one bin in a thousand; ``distinct`` asks for three times that.
-- *peak*: of the remaining time, the windows in the top tenth by rate, when they are above the
-  median window.
+- *burst*: seconds (bins) with more requests than the 99.9 % quantile of a Poisson count at the
+  rate of the minute (window) around them, and at least three. A Poisson stream shows about one such
+  bin in a thousand; bursts are distinct above three times that.
+- *peak*: of the remaining time, the windows in the top tenth by rate, if above the median window.
 - *normal*: the rest.
 """
 
@@ -38,13 +37,13 @@ class Periods:
     Attributes
     ----------
     window_s, bin_s
-        Width of the windows that tell peak from normal, and of the bins that tell bursts.
+        Width of the windows that separate peak from normal, and of the bins that show bursts.
     of_bin
         Period (0 normal, 1 peak, 2 burst) of each bin from the start of the trace.
     of_request
         Period of each request.
     bin_seconds
-        Length of each bin; the last one may be cut by the end of the trace.
+        Length of each bin; the end of the trace may cut the last one.
     bin_of_request
         Bin of each request.
     """
@@ -88,11 +87,11 @@ class Periods:
         return counts
 
     def distinct_bursts(self) -> bool:
-        """Tell whether bursts fill more than three times the time that chance would."""
+        """Return whether bursts fill more than three times the time that chance explains."""
         return self.seconds(BURST) > DISTINCT_TIMES * CHANCE * float(self.bin_seconds.sum())
 
     def how(self, period: int) -> str:
-        """Return in one sentence how the period was found."""
+        """Return in one sentence how the period is found."""
         if period == BURST:
             return (
                 f"Bins of {self.bin_s:g} s with more requests than the 99.9 % quantile of a "
