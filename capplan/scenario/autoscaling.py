@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.ending import Ending
 from capplan.scenario.metric_names import LATENCIES, MetricName, check_samples
 from capplan.scenario.part import (
     Count,
@@ -219,6 +220,8 @@ class Autoscaler(Part):
     known ``metric_lag_s`` later. Source: Kubernetes, "Horizontal Pod Autoscaling", sections
     "Algorithm details" and "Configurable scaling behavior".
     """
+
+    scaled_down: ClassVar = Ending("scaled_down", 502)
 
     min_replicas: CountOrZero = 1
     max_replicas: Count

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.ending import Ending
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
     ClassName,
@@ -90,6 +91,8 @@ class QueuePolicy(Part):
     Source: NVIDIA, "Triton Inference Server", ``model_config.proto``, ``ModelQueuePolicy``, 2025.
     """
 
+    overdue: ClassVar = Ending("queue_timeout")
+
     timeout_s: PositiveSeconds | None = None
     """How long a request is in time, looked at whenever a batch is formed; None = always."""
     timeout_action: Literal["reject", "delay"] = "reject"
@@ -127,6 +130,9 @@ class ContinuousBatching(Part):
     ``max_num_batched_tokens`` is the token budget of a step, ``max_num_seqs`` the most sequences
     at once. ``kv_blocks`` None derives the number from the accelerator's memory.
     """
+
+    too_long: ClassVar = Ending("max_model_len", 400, final=True)
+    too_large: ClassVar = Ending("kv_capacity", 400, final=True)
 
     kind: Literal["continuous"] = "continuous"
     max_num_seqs: Count = 256

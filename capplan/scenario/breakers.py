@@ -9,10 +9,12 @@ thermionic trigger", Journal of Scientific Instruments 15, 1938.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.formatting import counted, in_words
+from capplan.scenario.ending import UNSET, Ending, Limit
 from capplan.scenario.metric_names import LATENCIES, OF_GATEWAY, MetricName, check_samples
 from capplan.scenario.part import (
     ClassName,
@@ -26,6 +28,7 @@ from capplan.scenario.part import (
     PositiveSeconds,
     Quantile,
     Seconds,
+    origin,
 )
 
 Threshold = Annotated[float, Field(allow_inf_nan=False)]
@@ -75,6 +78,16 @@ class Watch(Part):
             check_samples(self.quantile, self.min_samples)
         return self
 
+    @property
+    def condition(self) -> str:
+        """Return when the rule is over its limit, in words; a default is marked as one."""
+        latency = self.metric in LATENCIES
+        name = in_words(self.metric.removesuffix("_s") if latency else self.metric)
+        what, unit = (f"{name} p{100 * self.quantile:g}", " s") if latency else (name, "")
+        side, limit = ("above", self.above) if self.above is not None else ("below", self.below)
+        mark = " (a default, not your promise)" if origin(self, side) == "default" else ""
+        return f"{what} is {side} {limit:g}{unit}{mark}"
+
     def holds(self, value: float) -> bool:
         """Return whether a value is over the limit; NaN is not.
 
@@ -116,6 +129,11 @@ class Greedy(_OfClasses):
 
     kind: Literal["greedy"] = "greedy"
 
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        return "beams become greedy"
+
 
 class MaxTokens(_OfClasses):
     """Answers that reach the pool are cut after ``tokens``."""
@@ -123,6 +141,11 @@ class MaxTokens(_OfClasses):
     kind: Literal["max_tokens"] = "max_tokens"
     tokens: Count
     origins: Origins = Field(default_factory=dict)
+
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        return f"answers are cut after {counted(self.tokens, 'token')}"
 
 
 class Route(_OfClasses):
@@ -134,12 +157,19 @@ class Route(_OfClasses):
     kind: Literal["route"] = "route"
     to: PoolName
 
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        return f"requests go to {self.to}"
+
 
 class Refuse(_OfClasses):
     """Requests for the pool are refused before they wait: in its service queue or the gateway's.
 
     At the gateway it comes before every other limit, and holds for the classes of the pool.
     """
+
+    ending: ClassVar = Ending("breaker")
 
     kind: Literal["refuse"] = "refuse"
     at: Literal["service_queue", "gateway"] = "service_queue"
@@ -148,6 +178,11 @@ class Refuse(_OfClasses):
     status: Literal[429, 503] = 503
     retry_after_s: Seconds = 1.0
     origins: Origins = Field(default_factory=dict)
+
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        return f"{self.status} with Retry-After {self.retry_after_s:g} s"
 
 
 class PauseAndCompact(Part):
@@ -159,6 +194,11 @@ class PauseAndCompact(Part):
 
     kind: Literal["pause_and_compact"] = "pause_and_compact"
 
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        return "admission pauses and KV is compacted"
+
 
 class StartStandby(Part):
     """The pool's standby comes into service; it goes back when the rule closes.
@@ -169,6 +209,11 @@ class StartStandby(Part):
     kind: Literal["start_standby"] = "start_standby"
     ready_at_most_s: PositiveSeconds | None = None
     origins: Origins = Field(default_factory=dict)
+
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        return "the standby comes into service"
 
 
 class ShrinkBatch(Part):
@@ -197,6 +242,12 @@ class ShrinkBatch(Part):
         """Return the limits that are set."""
         values = {name: getattr(self, name) for name in _LIMITS}
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def effect(self) -> str:
+        """Return what the action does, in words."""
+        shrunk = (f"{name} {value:g}" for name, value in self.stated.items())
+        return f"batches shrink to {', '.join(shrunk)}"
 
 
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_batch_size", "max_queue_delay_s")
@@ -274,6 +325,32 @@ class Breaker(Part):
             (not limit or limit < 0, f"release.limit_factor needs a positive limit, got {limit}"),
             (wrong, f"release.limit_factor: {bound} for a rule that opens {side}, got {factor:g}"),
         ]
+
+    def limit(self, *, acts: bool = True) -> Limit:
+        """Return the rule as a limit; not set where it ``acts`` in no pool.
+
+        >>> when = Watch(metric="queue_length", above=200)
+        >>> Breaker(name="full", when=when, then=(Refuse(),)).limit().action
+        '503 with Retry-After 1 s while queue length is above 200'
+        """
+        doing = " and ".join(action.effect for action in self.then)
+        above, metric = self.when.above, self.when.metric
+        why = (
+            ""
+            if above is None
+            else f"the breaker {self.name} refuses them above {above:g} {metric}"
+        )
+        return Limit(
+            field=self.name,
+            reason=Refuse.ending.named(self.name),
+            layer=next((a.at for a in self.then if isinstance(a, Refuse)), "service_queue"),
+            action=f"{doing} while {self.when.condition}" if acts else UNSET,
+            owner=self.owner,
+            changes_pool=any(not isinstance(action, PerRequest) for action in self.then),
+            value=above,
+            moved_by=f"{self.name}.when.above",
+            why=why,
+        )
 
     @property
     def release_at(self) -> float | None:

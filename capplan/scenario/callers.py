@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.part import Count, NonNegative, Part, PositiveSeconds, Quantile, Seconds
-
-REASONS = (
-    *("rate_limit", "token_limit", "request_too_large", "quota_exhausted", "prompt_too_long"),
-    *("final_retry", "retry_budget", "queue_full", "queue_timeout", "wait_limit", "displaced"),
-    *("reclaimed", "breaker", "connection_refused", "connections_per_caller", "max_model_len"),
-    *("kv_capacity", "poisoned", "poisoned_batch", "crash", "restart", "reload", "unreachable"),
-    *("scaled_down", "attempt_timeout"),
-)
-"""Why an attempt ends that could be tried again, up to the colon before the name of a limit."""
-
+from capplan.scenario.ending import Ending, Limit, endings
+from capplan.scenario.part import Count, Part, PositiveSeconds, Quantile, Seconds
+from capplan.scenario.retry_budget import RetryBudget
 
 LARGEST_EXPONENT = 700
 """Of e, before the power is no floating-point number any more."""
-
-
-class RetryBudget(Part):
-    """What all callers of a class together may send beyond first attempts.
-
-    Over any ``ttl_s``, the retries and hedges decided on are at most ``fraction`` of the first
-    attempts plus ``min_per_s`` a second; a retry that would be more is dropped, and its request is
-    over. Counted in ten slices of ``ttl_s``, as the source does, so a right to a retry lasts
-    between nine tenths of it and all. Source: Finagle project, ``RetryBudget`` and
-    ``TokenBucket.newLeakyBucket`` (defaults: ttl 10 s, 10 retries a second, 20 %); the idea: Beyer
-    et al. (eds.), "Site Reliability Engineering", 2016, chapter 21, "Deciding to Retry" (per
-    client, 10 %).
-    """
-
-    fraction: NonNegative = 0.2
-    min_per_s: NonNegative = 10.0
-    """So that retries are possible at all where there is little traffic."""
-    ttl_s: PositiveSeconds = 10.0
-    per: Literal["class", "tenant"] = "class"
-    """Whether the callers of a class share one budget, or each of its tenants has its own."""
 
 
 class Retry(Part):
@@ -50,6 +23,8 @@ class Retry(Part):
     ``max_backoff_s``; with ``jitter`` it is uniform between 0 and that (full jitter).
     Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
     """
+
+    timed_out: ClassVar = Ending("attempt_timeout")
 
     max_attempts: Count = 1
     attempt_timeout_s: PositiveSeconds | None = None
@@ -76,10 +51,18 @@ class Retry(Part):
     @model_validator(mode="after")
     def _reasons_are_known(self) -> Retry:
         for reason in self.never_on_reason:
-            if reason.partition(":")[0] not in REASONS:
-                msg = f"never_on_reason: one of {', '.join(REASONS)}, got {reason!r}"
+            if reason.partition(":")[0] not in (known := endings()):
+                msg = f"never_on_reason: one of {', '.join(sorted(known))}, got {reason!r}"
                 raise ValueError(msg)
         return self
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limits of one attempt and of all retries, if they are set."""
+        if (timeout_s := self.attempt_timeout_s) is not None:
+            leaves = f"the caller leaves after {timeout_s:g} s"
+            yield self.timed_out.at("attempt_timeout_s", leaves)
+        if self.budget is not None:
+            yield Limit(field="budget", action=f"drops {self.budget.beyond}")
 
     def ends_on(self, reason: str) -> bool:
         """Return whether a reason is one of those that are final to this caller.

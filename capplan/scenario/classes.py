@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from capplan.scenario.callers import Hedge, Retry
+from capplan.scenario.ending import UNSET, Ending, Limit
 from capplan.scenario.hosts import Demand
 from capplan.scenario.part import (
     Affects,
@@ -51,6 +53,11 @@ class Promises(Part):
     cost_usd_per_success: Positive | None = None
     min_samples: Count | None = None
     origins: Origins = Field(default_factory=dict)
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield the deadline, also if it is not set."""
+        left = "" if self.deadline_s is None else f"the caller leaves after {self.deadline_s:g} s"
+        yield Limit(field="deadline_s", reason="deadline", action=left or UNSET)
 
     def samples_needed(self) -> int:
         """Return how many requests a verdict needs.
@@ -139,6 +146,9 @@ Size = Annotated[FixedSize | LognormalSize | ChoiceSize, Field(discriminator="ki
 
 class RequestClass(Part):
     """Requests that share a purpose, promises and a pool."""
+
+    poisoned: ClassVar = Ending("poisoned", 500)
+    beside_poisoned: ClassVar = Ending("poisoned_batch", 500)
 
     name: Name
     owner: Owner = ""

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from capplan.scenario.ending import Ending
 from capplan.scenario.part import (
     Count,
     CountOrZero,
@@ -119,6 +120,7 @@ class Crash(ReplicaFault):
     """
 
     fixed: ClassVar[str | None] = "down_s"
+    ending: ClassVar = Ending("crash", 502)
     kind: Literal["crash"] = "crash"
     down_s: PositiveSeconds | None = None
 
@@ -134,6 +136,7 @@ class Hang(ReplicaFault):
 
     fixed: ClassVar[str | None] = "for_s"
     changes_pace: ClassVar[bool] = True
+    ending: ClassVar = Ending("restart", 502)
     kind: Literal["hang"] = "hang"
     for_s: PositiveSeconds | None = None
     detect_s: Seconds | None = None
@@ -208,6 +211,7 @@ class ModelReload(Occurrence):
     one at a time.
     """
 
+    ending: ClassVar = Ending("reload", 502)
     kind: Literal["model_reload"] = "model_reload"
     pool: PoolName | None = None
     count: Count | None = None
@@ -238,6 +242,7 @@ class RouterBlind(Occurrence):
     """
 
     fixed: ClassVar[str | None] = "for_s"
+    ending: ClassVar = Ending("unreachable", 502)
     kind: Literal["router_blind"] = "router_blind"
     pool: PoolName | None = None
     for_s: PositiveSeconds | None = None

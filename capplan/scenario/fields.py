@@ -22,7 +22,9 @@ def walk(part: Part, path: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
         entries = enumerate(value) if isinstance(value, tuple) else [("", value)]
         for key, inner in entries:
             if isinstance(inner, Part):
-                label = f"{getattr(inner, 'name', key)}." if isinstance(value, tuple) else ""
+                label = (
+                    f"{getattr(inner, 'name', None) or key}." if isinstance(value, tuple) else ""
+                )
                 yield from walk(inner, f"{here}.{label}")
 
 
@@ -44,7 +46,7 @@ def declared(
 def effects(kind: type[Part], path: str) -> frozenset[Affects | None]:
     """Return what a dotted path of a part affects, and everything below it; empty = unknown field.
 
-    >>> from capplan.scenario import Scenario
+    >>> from capplan.scenario.scenario import Scenario
     >>> [str(effect) for effect in effects(Scenario, "classes.chat.pool")]
     ['serving']
     >>> sorted(str(effect) for effect in effects(Scenario, "classes.chat.promises"))

@@ -1,13 +1,15 @@
-"""The gateway: who may come in, how fast, how many at once, and who is turned away first."""
+"""The gateway: which requests pass, how fast, how many at once, and which are refused first."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.ending import Ending, Limit
 from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
     ClassName,
@@ -15,7 +17,6 @@ from capplan.scenario.part import (
     CountOrZero,
     Fraction,
     Name,
-    NonNegative,
     Owner,
     Part,
     Positive,
@@ -24,6 +25,7 @@ from capplan.scenario.part import (
     Seconds,
     TenantName,
 )
+from capplan.scenario.retry_budget import RetryBudget
 
 
 class ResponseCache(Part):
@@ -53,79 +55,109 @@ class ResponseCache(Part):
 class GatewayQueue(Queue):
     """The gateway's own queue: a full one answers 429, unless the file says otherwise.
 
-    Nobody waits in it without a limit of ``concurrency`` or ``overhead_concurrency``.
+    Requests wait in it only with a limit of ``concurrency`` or ``overhead_concurrency``.
     """
 
     status: Literal[429, 503] = 429
 
 
-class RateLimit(Part):
-    """Token bucket: ``rate_rps`` tokens a second, at most ``burst`` saved; one request one token.
+class Meter(Part):
+    """A limit that counts the requests of a tenant, of a class, of both, or (None) all.
 
-    A request that finds no token is rejected with 429.
+    In a file, ``each: tenant`` (or ``class``) stands for one limit for each of them, and a single
+    mapping for a list of one; see :mod:`capplan.scenario.shorthands`. The name stands in the log,
+    behind the reason and a colon.
     """
 
-    rate_rps: Rate
-    burst: Count = 1
-
-
-class _Meter(Part):
-    """Whose requests a limit counts: those of a tenant, of a class, of both, or (None) all.
-
-    In a file, ``each: tenant`` (or ``class``) stands for one limit for each of them; see
-    :mod:`capplan.scenario.shorthands`.
-    """
-
-    name: Name
+    name: Name | None = None
     owner: Owner = ""
     tenant: TenantName | None = None
     request_class: ClassName | None = None
 
+    @property
+    def whose(self) -> str:
+        """Return the tenant it counts, in words; "" = every one."""
+        return "" if self.tenant is None else f" of {self.tenant}"
 
-class RequestLimit(_Meter):
-    """A token bucket of some requests: of a tenant, of a class, of both.
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the class it counts; empty = every one."""
+        return () if self.request_class is None else (self.request_class,)
 
-    It stands beside the gateway's ``rate_limit``. A request takes one token from every bucket that
-    counts it, or, where one of them lacks it, from none: it is rejected with 429 and the longest
-    of the waits as Retry-After.
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limits that the meter sets."""
+        raise NotImplementedError
+
+
+class RequestLimit(Meter):
+    """A token bucket of requests: ``rate_rps`` tokens a second, at most ``burst`` saved.
+
+    A request takes one token from every bucket that counts it, or, where one of them lacks it,
+    from none: it is rejected with 429 and the longest of the waits as Retry-After.
     """
+
+    refused: ClassVar = Ending("rate_limit", 429)
 
     rate_rps: Rate
     burst: Count = 1
 
+    def limits(self) -> Iterator[Limit]:
+        """Yield the rate limit."""
+        what = f"beyond {self.rate_rps:g}/s{self.whose} (burst {self.burst})"
+        yield self.refused.at("rate_rps", what, name=self.name, value=self.rate_rps)
 
-class TokenLimit(_Meter):
-    """A bucket of model tokens instead of requests: what a request costs is not alike.
+
+class TokenLimit(Meter):
+    """A bucket of model tokens instead of requests, since requests differ in cost.
 
     When a request comes, a gateway knows its prompt, and of the answer only what the caller asks
     for (``max_tokens``) or what such requests took before: ``output_estimate_tokens``. It books
     prompt + estimate. Where ``corrected``, the estimate is replaced by the tokens of the answer
-    when that ends: the bucket gets tokens back, or goes below zero, and nobody passes until it has
-    filled up again. What ends without an answer tells no usage and costs what was booked.
-    A request that costs more than ``burst_tokens`` can never pass: 413, not to be retried.
+    when that ends: the bucket gets tokens back, or goes below zero, and nothing passes until it has
+    filled up again. A request that ends without an answer reports no usage and costs what was
+    booked. One that costs more than ``burst_tokens`` can never pass: 413, not to be retried.
 
     Source: Microsoft, "Manage Azure OpenAI quota", Understanding rate limits, 2024 (the estimate
     counts prompt and ``max_tokens`` at arrival); Envoy AI Gateway, "Usage-based rate limiting",
     2025 (the cost is taken from the answer's usage).
     """
 
+    refused: ClassVar = Ending("token_limit", 429)
+    too_large: ClassVar = Ending("request_too_large", 413, final=True)
+
     rate_tokens_per_s: Rate
     burst_tokens: Count
     output_estimate_tokens: CountOrZero = 0
     corrected: bool = True
 
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limit of the rate and that of one request."""
+        rate, burst = self.rate_tokens_per_s, self.burst_tokens
+        what = f"beyond {rate:,.15g} tokens/s{self.whose} (burst {burst:,})"
+        yield self.refused.at("rate_tokens_per_s", what, name=self.name, value=rate)
+        what = f"for a request{self.whose} of more than {burst:,} tokens"
+        yield self.too_large.at("burst_tokens", what, name=self.name, value=burst)
 
-class Allowance(_Meter):
+
+class Allowance(Meter):
     """Model tokens that may be used in a period, after which everything is refused with 429.
 
     Used are the prompts let in and the answers that have ended, so what is in flight can go beyond
     it. The count starts again every ``period_s``; None = never within a run. The refusal is marked
     as not to be retried.
-    Source: OpenAI, "Error codes", 2024: 429 ``insufficient_quota``, told apart from a rate limit.
+    Source: OpenAI, "Error codes", 2024: 429 ``insufficient_quota``, distinct from a rate limit.
     """
+
+    used_up: ClassVar = Ending("quota_exhausted", 429, final=True)
 
     tokens: Count
     period_s: PositiveSeconds | None = None
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limit of the tokens used."""
+        per = "" if self.period_s is None else f" in {self.period_s:g} s"
+        what = f"once {self.tokens:,} tokens{self.whose} are used{per}"
+        yield self.used_up.at("tokens", what, name=self.name, value=self.tokens)
 
 
 class TenantQuota(Part):
@@ -146,7 +178,7 @@ class TenantQuota(Part):
 
     @property
     def withheld(self) -> int:
-        """Return how many of its slots nobody borrows.
+        """Return how many of its slots are never lent.
 
         >>> TenantQuota(tenant="a", concurrency=10, lendable_fraction=0.75).withheld
         3
@@ -167,26 +199,8 @@ class Reserve(Part):
     owner: Owner = ""
 
 
-class GatewayRetryBudget(Part):
-    """How many retries the gateway lets in: a share of the first attempts of a window.
-
-    A retry passes if with it the retries let in during the last ``window_s`` are at most
-    ``retry_fraction`` of the first attempts that came in it, plus ``min_retries_rps`` × window:
-    without that, none where fewer than 1 / ``retry_fraction`` requests come in a window.
-    Beyond that it is dropped with 429, marked as not to be retried. A hedge is a retry, too: the
-    gateway can only know that it is not the first attempt.
-    Source: Beyer, Jones, Petoff and Murphy (eds.), "Site Reliability Engineering", 2016, chapter
-    21 (10 %, "overloaded; don't retry"); Twitter, Finagle, RetryBudget, 2016 (window 10 s).
-    """
-
-    owner: Owner = ""
-    retry_fraction: Fraction = 0.1
-    min_retries_rps: NonNegative = 0.0
-    window_s: PositiveSeconds = 10.0
-
-
 class Accept(Part):
-    """How the gateway accepts new connections; who finds its connection open passes at once.
+    """How the gateway accepts new connections; a request on an open connection passes at once.
 
     It accepts ``rate_per_s`` of them, evenly, and holds at most ``max_open``; others wait in the
     ``backlog``, which is time on the network, and beyond it they are refused. One caller (its
@@ -194,6 +208,9 @@ class Accept(Part):
     A caller that leaves keeps its place in the backlog until it is accepted.
     Source: Linux, listen(2) (backlog: somaxconn, 4096); nginx, ngx_http_limit_conn_module.
     """
+
+    refused: ClassVar = Ending("connection_refused", layer="network")
+    too_many: ClassVar = Ending("connections_per_caller", layer="network")
 
     owner: Owner = ""
     rate_per_s: Rate | None = None
@@ -205,11 +222,25 @@ class Accept(Part):
     def _limits_something(self) -> Accept:
         if self.rate_per_s is None and self.max_open is None and self.max_per_caller is None:
             msg = (
-                "one of rate_per_s, max_open and max_per_caller must be set: without them nobody "
-                "waits in the backlog"
+                "one of rate_per_s, max_open and max_per_caller must be set: without them no "
+                "connection waits in the backlog"
             )
             raise ValueError(msg)
         return self
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limit of the backlog and that of one caller."""
+        what = f"refuses connections beyond {self.backlog} waiting"
+        if (rate := self.rate_per_s) is not None:
+            why = "the gateway accepts too few connections"
+            yield self.refused.at("backlog", what, value=rate, moved_by="rate_per_s", why=why)
+        elif (most := self.max_open) is not None:
+            why = "the gateway holds as many connections as it may"
+            yield self.refused.at("backlog", what, value=most, moved_by="max_open", why=why)
+        if (each := self.max_per_caller) is not None:
+            what = f"refuses a caller's connections beyond {each}"
+            why = "their callers hold as many connections as they may"
+            yield self.too_many.at("max_per_caller", what, value=each, why=why)
 
 
 class Gateway(Part):
@@ -221,28 +252,33 @@ class Gateway(Part):
 
     ``concurrency`` limits the requests that the gateway holds open downstream at once.
     ``overhead_s`` is spent on every request before it is passed on (plug-ins: authentication,
-    logging, rate limit), by at most ``overhead_concurrency`` workers, which are waited for in the
-    gateway's queue; ``overhead_fraction`` is the share of TTFT and E2E that serialisation
+    logging, rate limit), by at most ``overhead_concurrency`` workers, for which requests wait in
+    the gateway's queue; ``overhead_fraction`` is the share of TTFT and E2E that serialisation
     takes, so an answer that would take x takes x / (1 - fraction).
 
     Slots go to the first in the queue that may have one: tenants within their quota before those
-    beyond it, then in the queue's order. A tenant within its quota that finds its slots borrowed
-    waits for the ``next_free`` one (so who lends slots needs a queue), or (``reclaim: cancel``)
-    gets that of the tenant most beyond its quota, whose youngest request is ended with 503. If the
-    queue is full, the newcomer is refused, except that it takes the place of one of the tenant most
-    beyond its quota (open and waiting requests together), if that is further beyond than its own
-    tenant would be; and that with ``displace_lowest`` it takes the place of the least urgent and
-    youngest of those less urgent than itself. Who has been admitted is not displaced.
+    beyond it, then in the queue's order. A tenant within its quota whose slots are all borrowed
+    waits for the ``next_free`` one (so lending slots needs a queue), or (``reclaim: cancel``) gets
+    that of the tenant most beyond its quota, whose youngest request ends with 503. If the queue is
+    full, the new request is refused, with two exceptions. It takes the place of one of the tenant
+    most beyond its quota (open and waiting requests together), if that is further beyond than its
+    own tenant would be. With ``displace_lowest`` it takes the place of the least urgent and
+    youngest of those less urgent than itself. Admitted requests are not displaced.
     """
+
+    prompt_too_long: ClassVar = Ending("prompt_too_long", 413, final=True)
+    final_retry: ClassVar = Ending("final_retry", 400, final=True)
+    over_retry_budget: ClassVar = Ending("retry_budget", 429, final=True)
+    displaced: ClassVar = Ending("displaced")
+    reclaimed: ClassVar = Ending("reclaimed", 503)
 
     owner: Owner = ""
     accept: Accept | None = None
     max_prompt_tokens: Count | None = None
     drop_final_retries: bool = False
     """Whether retries of what was answered "do not retry" (400, 413, quota) are dropped here."""
-    retry_budget: GatewayRetryBudget | None = None
+    retry_budget: RetryBudget | None = None
     allowances: tuple[Allowance, ...] = ()
-    rate_limit: RateLimit | None = None
     rate_limits: tuple[RequestLimit, ...] = ()
     token_limits: tuple[TokenLimit, ...] = ()
     concurrency: Count | None = None
@@ -258,20 +294,66 @@ class Gateway(Part):
     overhead_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
 
     @property
-    def meters(self) -> tuple[Allowance | RequestLimit | TokenLimit, ...]:
-        """Return every limit that counts the requests of a tenant or class."""
-        return (*self.allowances, *self.rate_limits, *self.token_limits)
+    def meters(self) -> dict[str, Meter]:
+        """Return every limit that counts the requests of a tenant or class, by its path."""
+        return {
+            f"{field}.{meter.name or index}": meter
+            for field in ("allowances", "rate_limits", "token_limits")
+            for index, meter in enumerate(getattr(self, field))
+        }
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limits that are set, in the order in which a request passes them.
+
+        Not that of the queue. Without a rate limit, it is yielded as not set.
+        """
+        if self.accept is not None:
+            for limit in self.accept.limits():
+                yield limit.within("accept", owner=self.accept.owner)
+        yield from self._of_requests()
+        for path, meter in self.meters.items():
+            for limit in meter.limits():
+                yield limit.within(path, owner=meter.owner, classes=meter.classes)
+        if not self.rate_limits:
+            yield RequestLimit.refused.at("rate_limits")
+        yield from self._of_the_waiting()
+
+    def _of_requests(self) -> Iterator[Limit]:
+        if self.drop_final_retries:
+            yield self.final_retry.at("drop_final_retries", "to retries of what was final")
+        if (longest := self.max_prompt_tokens) is not None:
+            why = "their prompts are longer than the gateway takes"
+            what = f"beyond {longest:,} prompt tokens"
+            yield self.prompt_too_long.at("max_prompt_tokens", what, value=longest, why=why)
+        if (budget := self.retry_budget) is not None:
+            yield self.over_retry_budget.at(
+                "retry_budget", f"to {budget.beyond}", owner=budget.owner
+            )
+
+    def _of_the_waiting(self) -> Iterator[Limit]:
+        """Yield what ends requests that wait, or compute, in favour of others."""
+        status, owner = f"{self.queue.status} to", self.queue.owner
+        if self.when_full == "displace_lowest":
+            what = f"{status} the least urgent that waits, for one more urgent"
+            yield self.displaced.at("when_full", what, owner=owner)
+        elif self.quotas:
+            what = f"{status} one that waits of the tenant most beyond its quota"
+            yield self.displaced.at("quotas", what, owner=owner)
+        if self.quotas and self.reclaim == "cancel":
+            what = "to the youngest of the tenant most beyond its quota"
+            yield self.reclaimed.at("reclaim", what)
 
     @property
     def holds_waiting(self) -> bool:
-        """Return whether anything makes requests wait in the gateway's queue."""
+        """Return whether a limit makes requests wait in the gateway's queue."""
         slow = self.overhead_s > 0 and self.overhead_concurrency is not None
         return self.concurrency is not None or slow
 
     @model_validator(mode="after")
     def _names_differ(self) -> Gateway:
+        meters = [m.name or f"{path.partition('.')[0]}[no name]" for path, m in self.meters.items()]
         for field, names in (
-            ("allowances, rate_limits and token_limits: names", [m.name for m in self.meters]),
+            ("allowances, rate_limits and token_limits: names", meters),
             ("quotas: tenants", [q.tenant for q in self.quotas]),
         ):
             if twice := sorted(name for name, n in Counter(names).items() if n > 1):
@@ -295,7 +377,7 @@ class Gateway(Part):
             )
             raise ValueError(msg)
         if self.reclaim == "cancel" and self.queue.length == 0:
-            msg = "reclaim: cancel needs queue.length of at least 1, for who waits for its slot"
+            msg = "reclaim: cancel needs queue.length of at least 1, to wait for the slot in"
             raise ValueError(msg)
         return self
 
@@ -318,21 +400,21 @@ class Gateway(Part):
         clashes = [
             (
                 self.overhead_concurrency is not None and not self.overhead_s,
-                "overhead_concurrency needs overhead_s above 0: workers of what takes no time "
-                "are never waited for",
+                "overhead_concurrency needs overhead_s above 0: workers that take no time are "
+                "never waited for",
             ),
             (
                 self.reclaim == "cancel" and not self.quotas,
-                "reclaim: cancel needs quotas: without them nobody has borrowed a slot",
+                "reclaim: cancel needs quotas: without them no slot is borrowed",
             ),
             (
                 self.when_full == "displace_lowest" and not bounded,
-                "when_full: displace_lowest needs a queue that can be full and hold somebody: set "
-                "queue.length of at least 1, and concurrency (or overhead_concurrency)",
+                "when_full: displace_lowest needs a queue that can be full: set queue.length of at "
+                "least 1, and concurrency (or overhead_concurrency)",
             ),
         ]
-        if told := "; ".join(text for wrong, text in clashes if wrong):
-            raise ValueError(told)
+        if wrong := [text for clash, text in clashes if clash]:
+            raise ValueError("; ".join(wrong))
         return self
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from capplan.scenario.ending import Ending, Limit
 from capplan.scenario.part import (
     ClassName,
     Count,
@@ -93,6 +95,9 @@ class Queue(Part):
     ``retry_after_s``); one that waited past the limit is *timed out*.
     """
 
+    full: ClassVar = Ending("queue_full")
+    waited: ClassVar = Ending("wait_limit")
+
     owner: Owner = ""
     length: CountOrZero | None = None
     wait_limit_s: PositiveSeconds | None = None
@@ -108,6 +113,15 @@ class Queue(Part):
     must be better by this much to go first. 0 = no ageing."""
     status: Literal[429, 503] = 503
     retry_after_s: Seconds = 1.0
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield the limits of the length and of the wait, also those that are not set."""
+        length, wait_s = self.length, self.wait_limit_s
+        refusal = f"{self.status} with Retry-After {self.retry_after_s:g} s"
+        full = "" if length is None else f"{refusal} beyond {length} waiting"
+        yield self.full.at("length", full, owner=self.owner)
+        waited = "" if wait_s is None else f"ends a wait of {wait_s:g} s"
+        yield self.waited.at("wait_limit_s", waited, owner=self.owner)
 
     @model_validator(mode="after")
     def _ageing_has_a_rank(self) -> Queue:

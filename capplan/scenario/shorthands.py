@@ -5,7 +5,8 @@
 :func:`capplan.scenario.shapes.occasion` gives. ``breakers: tiered-default``, or that name among
 the rules, stands for the rules of a bundled file. A limit or quota of the gateway with
 ``each: tenant`` stands for one of each tenant, its name followed by the tenant's; with
-``each: class``, of each class. A checked scenario holds none of them.
+``each: class``, of each class. One mapping in place of such a list stands for a list of one:
+``rate_limits: {rate_rps: 30}``. A checked scenario holds none of them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def with_presets(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]
 def with_each(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
     """Return raw scenario data with a limit for each tenant or class that is there.
 
-    Raises :class:`DataError` where a limit is told whose it is as well.
+    Raises :class:`DataError` where a limit states its tenant or class as well.
 
     >>> limit = {"name": "fair", "each": "tenant", "rate_rps": 4.0}
     >>> data = {"tenants": [{"name": "a"}, {"name": "b"}], "gateway": {"rate_limits": [limit]}}
@@ -75,9 +76,16 @@ def with_each(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
     changed = {
         field: [one for entry in entries for one in _of_each(entry, field, data, where)]
         for field in EACH
-        if isinstance(entries := gateway.get(field), list)
+        if (entries := _listed(gateway.get(field))) is not None
     }
     return {**data, "gateway": {**gateway, **changed}} if changed else data
+
+
+def _listed(entries: Any) -> list[Any] | None:
+    """Return entries as a list, one mapping as a list of one; None for anything else."""
+    if isinstance(entries, dict):
+        return [entries]
+    return entries if isinstance(entries, list) else None
 
 
 def _of_each(entry: Any, field: str, data: Mapping[str, Any], where: object) -> list[Any]:
@@ -91,8 +99,9 @@ def _of_each(entry: Any, field: str, data: Mapping[str, Any], where: object) -> 
     key, shared = OWNERS[each], {key: value for key, value in entry.items() if key != "each"}
     if shared.get(key) is not None:
         raise DataError(f"{key} or each, not both", where=where, field=path, value=each)
+    front = f"{name}-" if isinstance(name, str) else ""
     return [
-        {**shared, key: one} | ({"name": f"{name}-{one}"} if isinstance(name, str) else {})
+        {**shared, key: one} | ({} if field == "quotas" else {"name": f"{front}{one}"})
         for one in _names(data, key)
     ]
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from capplan.replica.job import Job
+from capplan.scenario.ending import Ending
+from capplan.scenario.limits import final_reasons
 
 Place = Literal[
     "caller", "network", "gateway_queue", "gateway", "service_queue", "replica", "answer", "gone"
@@ -139,18 +141,8 @@ class Attempt(Job):
 _LAYER_OF: dict[str, str] = {"gateway_queue": "gateway", "answer": "gateway", "gone": "network"}
 
 
-FINAL = frozenset(
-    {
-        *("max_model_len", "kv_capacity", "prompt_too_long", "request_too_large"),
-        *("quota_exhausted", "retry_budget", "final_retry"),
-    }
-)
-"""Reasons (up to a colon, behind which stands the limit's name) that mean "do not retry".
-
-Source: RFC 9110, "HTTP Semantics", 2022, sections 15.5.1 (400: an error of the client) and 15.5.14
-(413); Beyer et al. (eds.), "Site Reliability Engineering", 2016, chapter 21 ("overloaded; don't
-retry").
-"""
+FINAL = final_reasons()
+"""Reasons that mean "do not retry", up to the colon before the name of a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +155,14 @@ class Failure:
     status: int | None = None
     """HTTP status of a refusal."""
     retry_after_s: float = 0.0
+
+    @classmethod
+    def refused(
+        cls, ending: Ending, *, name: str | None = None, retry_after_s: float = 0.0
+    ) -> Failure:
+        """Return the refusal of a gateway's limit, of that name."""
+        layer, reason = ending.layer or "gateway", ending.named(name)
+        return cls("rejected", layer, reason, ending.status, retry_after_s)
 
     @property
     def can_be_retried(self) -> bool:

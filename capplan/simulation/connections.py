@@ -6,6 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
+from capplan.scenario.ending import Ending
 from capplan.scenario.gateway import Accept
 from capplan.scenario.layers import Network
 from capplan.simulation.attempt import Attempt, Failure, Request
@@ -39,7 +40,7 @@ class Connections:
         self._open.discard(request.user or request.session)
 
 
-class Door:
+class Listener:
     """Where a gateway accepts connections; see :class:`capplan.scenario.Accept`.
 
     ``enter(attempt)`` takes those whose connection is accepted, ``refuse(attempt, failure)`` those
@@ -90,12 +91,12 @@ class Door:
         elif key in self._backlog:
             self._backlog[key].append(attempt)
         elif self._of_caller[caller_of(attempt)] >= self._each:
-            self._turn_away(attempt, "connections_per_caller")
+            self._turn_away(attempt, Accept.too_many)
         elif not self._backlog and self._may_accept:
             self._of_caller[caller_of(attempt)] += 1
             self._accept(key, [attempt])
         elif len(self._backlog) >= self._rules.backlog:
-            self._turn_away(attempt, "connection_refused")
+            self._turn_away(attempt, Accept.refused)
         else:
             self._of_caller[caller_of(attempt)] += 1
             self._backlog[key] = [attempt]
@@ -154,9 +155,9 @@ class Door:
         self.open -= 1
         self._of_caller[caller_of(attempt)] -= 1
 
-    def _turn_away(self, attempt: Attempt, reason: str) -> None:
+    def _turn_away(self, attempt: Attempt, ending: Ending) -> None:
         self._connections.refused(attempt.request)
-        self._refuse(attempt, Failure("rejected", "network", reason))
+        self._refuse(attempt, Failure.refused(ending))
 
 
 def caller_of(attempt: Attempt) -> str:

@@ -1,17 +1,25 @@
-"""The gateway: rate limit, concurrency with its own queue, overhead, and the way back."""
+"""The gateway: refusals, concurrency with its own queue, overhead, and the way back."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from capplan.scenario.gateway import Gateway
+from capplan.scenario.layers import Network, Queue
 from capplan.simulation.attempt import Attempt, Failure
-from capplan.simulation.buckets import TOO_MANY_REQUESTS, TokenBucket
 from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.connections import Connections, Listener
 from capplan.simulation.pool import ServingPool
 from capplan.simulation.queue import BoundedQueue
+from capplan.simulation.refusals import Refusals
+from capplan.simulation.slots import FlowLine, Slots
+
+OWN = frozenset({"gateway", "network"})
+"""Layers at which the gateway itself ends attempts."""
 
 
 class Entrance(Protocol):
@@ -28,82 +36,109 @@ class Entrance(Protocol):
 
 
 class GatewayHost:
-    """The gateway in front of all pools.
+    """The gateway in front of all pools, with the parts that its rules ask for.
 
     ``returned(attempt, failure)`` takes what has passed the gateway on its way back, with None
     for an answer.
+
+    Attributes
+    ----------
+    pools
+        The pool of each request class, or what stands before it.
+    refusing
+        What open breakers refuse here, by action: for these classes.
+    statuses, refused
+        Refusals and failures by their HTTP status; attempts that the gateway itself ended, by
+        reason.
+    busy_workers
+        Workers that are busy with overhead, where their number is limited.
     """
 
     def __init__(
         self,
         rules: Gateway,
         *,
+        network: Network,
+        connections: Connections,
         clock: Clock,
-        network_s: float,
         returned: Callable[[Attempt, Failure | None], None],
     ) -> None:
         self.pools: Mapping[str, Entrance] = {}
-        """The pool of each request class, or what stands before it."""
         self.refusing: dict[object, tuple[Collection[str], Failure]] = {}
-        """What open breakers refuse here, by action: for these classes."""
-        self.in_flight = 0
         self.statuses: Counter[int] = Counter()
-        """Refusals and failures by their HTTP status."""
-        self.queue = BoundedQueue(rules.queue, layer="gateway", clock=clock, expired=self._expired)
+        self.refused: Counter[str] = Counter()
+        self.busy_workers = 0
+        self.slots = Slots(rules)
+        self._flows = _flows(rules)
+        self.queue = BoundedQueue(
+            rules.queue, layer="gateway", clock=clock, expired=self._send_back, line=self._flows
+        )
+        self._rules = rules
         self._clock = clock
-        self._network_s = network_s
+        self._network_s = network.one_way_s
         self._returned = returned
-        limit = rules.rate_limit
-        self._bucket = None if limit is None else TokenBucket(limit.rate_rps, limit.burst)
-        self._concurrency = rules.concurrency
-        self._overhead_s = rules.overhead_s
+        self._refusals = Refusals(rules) if any(x.is_set for x in rules.limits()) else None
+        self._workers = rules.overhead_concurrency or math.inf
         self._stretch = 1 / (1 - rules.overhead_fraction)
         self._admitting = False
+        self._listener = None
+        if rules.accept is not None:
+            self._listener = Listener(
+                rules.accept,
+                network=network,
+                connections=connections,
+                clock=clock,
+                enter=self._enter,
+                refuse=self._send_back,
+            )
+        answer = rules.queue.status, rules.queue.retry_after_s
+        self._displaced = Failure("rejected", "gateway", Gateway.displaced.reason, *answer)
+        self._reclaimed = Failure.refused(Gateway.reclaimed, retry_after_s=answer[1])
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many attempts are admitted and not answered."""
+        return self.slots.used
 
     @property
     def has_waiting(self) -> bool:
-        """Return whether anybody waits in the gateway's queue."""
+        """Return whether an attempt waits in the gateway's queue."""
         return bool(self.queue.line)
 
     def gauges(self) -> Iterable[tuple[str, Callable[[], float], bool]]:
         """Return what else the timeline shows: name, reading, and whether it is a total."""
-        return ()
+        for quota in self._rules.quotas:
+            name = quota.tenant
+            yield f"in_flight_{name}", partial(self.slots.held, name), False
+            yield f"length_{name}", partial(self._waiting, name), False
+        if self._workers < math.inf:
+            yield "busy_workers", lambda: self.busy_workers, False
+        if (listener := self._listener) is not None:
+            yield "connections_open", lambda: listener.open, False
+            yield "connections_waiting", lambda: listener.waiting, False
+        if _limits_more_than_load(self._rules):
+            yield "status_413_rps", lambda: self.statuses[413], True
+            told = {x.reason.partition(":")[0] for x in self._rules.limits() if x.is_set}
+            for reason in sorted(told | {Queue.full.reason}):
+                yield f"refused_{reason}_rps", partial(self.refused.__getitem__, reason), True
 
     def pool_of(self, attempt: Attempt) -> ServingPool:
         """Return the pool that an attempt is served by, or would be."""
         return self.pools[attempt.request.request_class].serving(attempt)
 
     def arrive(self, attempt: Attempt) -> None:
-        """Take an attempt from the network: refuse it, let it wait, or admit it."""
+        """Take an attempt from the network: refuse it, queue it, or admit it."""
         if attempt.place != "network":
             return
-        attempt.gateway_in_s = self._clock.now
-        attempt.place = "gateway"
-        if self.refusing and (failure := self._broken(attempt)):
-            self._send_back(attempt, failure)
-        else:
+        if self._listener is None:
             self._enter(attempt)
-
-    def _broken(self, attempt: Attempt) -> Failure | None:
-        """Return what an open breaker tells an attempt, None if it may pass."""
-        name = attempt.request.request_class
-        return next((told for classes, told in self.refusing.values() if name in classes), None)
-
-    def _enter(self, attempt: Attempt) -> None:
-        now_s = attempt.gateway_in_s
-        if self._bucket is not None and not self._bucket.take(now_s):
-            wait_s = self._bucket.wait_s(now_s)
-            late = Failure("rejected", "gateway", "rate_limit", TOO_MANY_REQUESTS, wait_s)
-            self._send_back(attempt, late)
-        elif self._concurrency is None or self.in_flight < self._concurrency:
-            self._admit(attempt)
         else:
-            attempt.place = "gateway_queue"
-            if not self.queue.enter(attempt):
-                self._send_back(attempt, self.queue.full)
+            self._listener.arrive(attempt)
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Know that the caller has left: free what the attempt holds."""
+        """Free what an attempt holds whose caller has left, its connection too."""
+        if self._listener is not None:
+            self._listener.leave(attempt)
         place = attempt.place
         if place == "gateway_queue":
             self.queue.line.remove(attempt)
@@ -149,15 +184,70 @@ class GatewayHost:
         back_s = self._network_s
         return start_s + (made_s - start_s + back_s) * self._stretch - back_s
 
+    def _enter(self, attempt: Attempt) -> None:
+        if attempt.place != "network":
+            return
+        attempt.gateway_in_s = self._clock.now
+        attempt.place = "gateway"
+        if failure := self._refusal(attempt):
+            self._send_back(attempt, failure)
+        elif self.busy_workers < self._workers and self.slots.admits(
+            attempt.request.tenant, attempt.priority
+        ):
+            self._admit(attempt)
+        else:
+            self._wait(attempt)
+
+    def _refusal(self, attempt: Attempt) -> Failure | None:
+        """Return why a breaker or a limit refuses an attempt; None if it may pass."""
+        if self.refusing:
+            name = attempt.request.request_class
+            for classes, failure in self.refusing.values():
+                if name in classes:
+                    return failure
+        if self._refusals is None:
+            return None
+        return self._refusals.refusal(attempt, attempt.gateway_in_s)
+
+    def _wait(self, attempt: Attempt) -> None:
+        """Queue an attempt, in the place of another if need be."""
+        attempt.place = "gateway_queue"
+        flows, length = self._flows, self._rules.queue.length
+        if flows is not None and length is not None and len(flows) >= length:
+            victim = self._displaced_by(attempt, flows)
+            if victim is not None:
+                flows.remove(victim)
+                self._send_back(victim, self._displaced)
+        if not self.queue.enter(attempt):
+            self._send_back(attempt, self.queue.full)
+        elif self._rules.reclaim == "cancel":
+            self._let_in()
+
+    def _displaced_by(self, attempt: Attempt, flows: FlowLine) -> Attempt | None:
+        victim = None
+        if self.slots.has_quotas:
+            victim = flows.last_further_beyond(attempt, self.slots)
+        if victim is None and self._rules.when_full == "displace_lowest":
+            victim = flows.last_of_less_urgent(attempt, self.slots)
+        return victim
+
     def _admit(self, attempt: Attempt) -> None:
-        self.in_flight += 1
+        self.slots.take(attempt)
         now_s = self._clock.now
         attempt.gateway_admitted_s = now_s
         attempt.place = "gateway"
-        if self._overhead_s > 0:
-            self._clock.at(now_s + self._overhead_s, Rank.ARRIVE, self._pass_on, attempt)
+        if self._rules.overhead_s > 0:
+            self.busy_workers += self._workers < math.inf
+            self._clock.at(now_s + self._rules.overhead_s, Rank.ARRIVE, self._worked, attempt)
         else:
             self._pass_on(attempt)
+
+    def _worked(self, attempt: Attempt) -> None:
+        """Pass on what the overhead was spent on; its worker takes the next."""
+        self._pass_on(attempt)
+        if self._workers < math.inf:
+            self.busy_workers -= 1
+            self._let_in()
 
     def _pass_on(self, attempt: Attempt) -> None:
         if attempt.place == "gateway":
@@ -170,20 +260,75 @@ class GatewayHost:
             self._send_back(attempt, None)
 
     def _send_back(self, attempt: Attempt, failure: Failure | None) -> None:
+        if failure is not None:
+            if failure.status is not None:
+                self.statuses[failure.status] += 1
+            if failure.layer in OWN:
+                self.refused[failure.reason.partition(":")[0]] += 1
+        if (refusals := self._refusals) is not None:
+            if failure is None:
+                refusals.answered(attempt, self._clock.now)
+            else:
+                refusals.failed(attempt, failure)
+        if self._listener is not None:
+            self._listener.leave(attempt)
         attempt.place = "gone"
-        if failure is not None and failure.status is not None:
-            self.statuses[failure.status] += 1
         self._returned(attempt, failure)
 
-    def _expired(self, attempt: Attempt, failure: Failure) -> None:
-        self._send_back(attempt, failure)
-
     def _release(self, attempt: Attempt) -> None:
-        """Let the next in, or several: who is refused further on leaves again at once."""
-        self.in_flight -= 1
-        if self._admitting or self._concurrency is None:
+        self.slots.free(attempt)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Admit the next, or several: one that is refused further on leaves again at once."""
+        if self._admitting or not self.queue.line:
             return
         self._admitting = True
-        while self.queue.line and self.in_flight < self._concurrency:
-            self._admit(self.queue.line.pop())
+        while self._admit_next() or self._reclaim():
+            pass
         self._admitting = False
+
+    def _admit_next(self) -> bool:
+        if self.busy_workers >= self._workers or not self.queue.line:
+            return False
+        if self._flows is None:
+            if not self.slots.has_free:
+                return False
+            self._admit(self.queue.line.pop())
+            return True
+        attempt = self._flows.next_in(self.slots)
+        if attempt is None:
+            return False
+        self._flows.remove(attempt)
+        self._admit(attempt)
+        return True
+
+    def _reclaim(self) -> bool:
+        """End a borrower for an attempt that waits for a slot of its tenant's own."""
+        flows = self._flows
+        if self._rules.reclaim != "cancel" or flows is None or self.busy_workers >= self._workers:
+            return False
+        victim = self.slots.borrower()
+        if victim is None or not flows.has_own(self.slots):
+            return False
+        self.withdraw(victim)
+        self._send_back(victim, self._reclaimed)
+        return True
+
+    def _waiting(self, tenant: str) -> int:
+        return 0 if self._flows is None else self._flows.of_tenant[tenant]
+
+
+def _flows(rules: Gateway) -> FlowLine | None:
+    """Return the line of a gateway that chooses by tenant or priority; None = any line will do."""
+    if rules.quotas or rules.reserves or rules.when_full == "displace_lowest":
+        return FlowLine(by_priority=rules.queue.order == "priority")
+    return None
+
+
+def _limits_more_than_load(rules: Gateway) -> bool:
+    """Return whether a gateway limits more than the rate of all requests, concurrency and queue."""
+    told = {"owner", "rate_limits", "concurrency", "queue", "overhead_s", "overhead_fraction"}
+    plain = all(r.name is r.tenant is r.request_class is None for r in rules.rate_limits)
+    others = set(Gateway.model_fields) - told - {"response_cache"}
+    return not plain or any(getattr(rules, name) != getattr(Gateway(), name) for name in others)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capplan.replica.fair import waiting_line
+from capplan.scenario.batching import QueuePolicy
 from capplan.scenario.layers import Queue
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
@@ -37,11 +38,10 @@ class BoundedQueue:
         self._clock = clock
         self._expired = expired
         self._alarm: Alarm | None = None
-        self.full = Failure("rejected", layer, "queue_full", rules.status, rules.retry_after_s)
-        self.overdue = Failure(
-            "rejected", layer, "queue_timeout", rules.status, rules.retry_after_s
-        )
-        self._late = Failure("timed_out", layer, "wait_limit")
+        answer = rules.status, rules.retry_after_s
+        self.full = Failure("rejected", layer, Queue.full.reason, *answer)
+        self.overdue = Failure("rejected", layer, QueuePolicy.overdue.reason, *answer)
+        self._late = Failure("timed_out", layer, Queue.waited.reason)
 
     def enter(self, attempt: Attempt, *, room: int = 0) -> bool:
         """Let an attempt wait; False if the queue is full.

@@ -1,70 +1,53 @@
-"""What a gateway refuses at once: what must not be retried, is too long, used up, or too fast."""
+"""What a gateway refuses at once: final retries, too long, used up, or too fast."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from capplan.scenario.gateway import (
-    Allowance,
-    Gateway,
-    GatewayRetryBudget,
-    RequestLimit,
-    TokenLimit,
-)
+from capplan.scenario.gateway import Allowance, Gateway, RequestLimit, TokenLimit
 from capplan.simulation.attempt import Attempt, Failure
-from capplan.simulation.buckets import (
-    CONTENT_TOO_LARGE,
-    TOO_MANY_REQUESTS,
-    limit_of,
-    take_all,
-)
+from capplan.simulation.retries import SharedBudget
 
-BAD_REQUEST = 400
+ROUNDING_S = 1e-9
 DECIMALS = 9
-"""To which shares and periods are counted, so that a rounding error makes no request more."""
+"""To which periods are counted, so that a rounding error starts none early."""
 
-Meter = TypeVar("Meter")
+Counting = TypeVar("Counting")
 Rules = TypeVar("Rules", bound=Allowance | RequestLimit | TokenLimit)
 
 
 class Refusals:
-    """The limits that let nobody wait, in the order in which the gateway asks them."""
+    """The limits at which no request waits, in the order in which the gateway checks them."""
 
     def __init__(self, rules: Gateway) -> None:
         self._final: set[int] | None = set() if rules.drop_final_retries else None
         self._longest = math.inf if rules.max_prompt_tokens is None else rules.max_prompt_tokens
         budget = rules.retry_budget
-        self._retries = None if budget is None else RetryWindow(budget)
+        self._retries = None if budget is None else SharedBudget(budget)
         self._allowances = _Matching(rules.allowances, Used)
         limits: tuple[RequestLimit | TokenLimit, ...] = (*rules.rate_limits, *rules.token_limits)
-        self._limits = _Matching(limits, limit_of)
-        self._all = () if rules.rate_limit is None else (limit_of(rules.rate_limit),)
-
-        self.hears_answers = bool(rules.allowances) or any(x.corrected for x in rules.token_limits)
-
-    @staticmethod
-    def are_asked(rules: Gateway) -> bool:
-        """Return whether a gateway refuses anything at once."""
-        limits = rules.max_prompt_tokens, rules.retry_budget, rules.rate_limit
-        return rules.drop_final_retries or bool(rules.meters) or limits != (None, None, None)
+        self._rates = _Matching(limits, Rate)
+        self._hears_answers = bool(rules.allowances) or any(x.corrected for x in rules.token_limits)
 
     def refusal(self, attempt: Attempt, now_s: float) -> Failure | None:
         """Return why an attempt is refused; None books it everywhere and lets it pass."""
         retry = attempt.attempt > 1
         if retry and self._final is not None and attempt.request.row in self._final:
-            return Failure("rejected", "gateway", "final_retry", BAD_REQUEST)
+            return Failure.refused(Gateway.final_retry)
         if attempt.prompt_tokens > self._longest:
-            return Failure("rejected", "gateway", "prompt_too_long", CONTENT_TOO_LARGE)
-        if self._retries is not None and not self._retries.lets_in(now_s, retry=retry):
-            return Failure("rejected", "gateway", "retry_budget", TOO_MANY_REQUESTS)
+            return Failure.refused(Gateway.prompt_too_long)
+        if self._retries is not None:
+            if not retry:
+                self._retries.deposit(attempt.request, now_s)
+            elif not self._retries.withdraw(attempt.request, now_s):
+                return Failure.refused(Gateway.over_retry_budget)
         allowances = self._allowances.of(attempt)
         for used in allowances:
             if used.is_gone(now_s):
-                return Failure("rejected", "gateway", used.reason, TOO_MANY_REQUESTS)
-        if failure := take_all((*self._all, *self._limits.of(attempt)), attempt, now_s):
+                return Failure.refused(Allowance.used_up, name=used.name)
+        if failure := take_all(self._rates.of(attempt), attempt, now_s):
             return failure
         for used in allowances:
             used.add(attempt.prompt_tokens, now_s)
@@ -72,51 +55,101 @@ class Refusals:
 
     def answered(self, attempt: Attempt, now_s: float) -> None:
         """Book what an answer has really taken."""
-        for limit in self._limits.of(attempt):
-            limit.answered(attempt, now_s)
+        if not self._hears_answers:
+            return
+        for rate in self._rates.of(attempt):
+            rate.answered(attempt, now_s)
         for used in self._allowances.of(attempt):
             used.add(attempt.output_tokens, now_s)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """Remember who was told not to try again."""
+        """Remember the requests whose answer was not to try again."""
         if self._final is not None and not failure.can_be_retried:
             self._final.add(attempt.request.row)
 
 
-class RetryWindow:
-    """Counts first attempts and retries of the last seconds, and lets in a share of retries."""
+class TokenBucket:
+    """Tokens that fill up at a constant rate; a request takes its cost or goes without.
 
-    def __init__(self, rules: GatewayRetryBudget) -> None:
-        self._window_s = rules.window_s
-        self._fraction = rules.retry_fraction
-        self._least = rules.min_retries_rps * rules.window_s
-        self._firsts: deque[float] = deque()
-        self._let_in: deque[float] = deque()
+    Source: ITU-T Recommendation I.371, 2004, annex A: the virtual scheduling form of the generic
+    cell rate algorithm, which keeps one time instead of a fill level and so does not drift. The
+    bucket is ``full_at_s - now`` short of full, in tokens of ``1 / rate_per_s``. A token less than
+    a nanosecond away is there: a request that comes exactly at its Retry-After must not be one
+    rounding error early.
 
-    def lets_in(self, now_s: float, *, retry: bool) -> bool:
-        """Return whether an attempt may pass; a first attempt always may."""
-        if not retry:
-            self._firsts.append(now_s)
-            self._forget(self._firsts, now_s)
-            return True
-        for times in (self._firsts, self._let_in):
-            self._forget(times, now_s)
-        most = round(self._fraction * len(self._firsts) + self._least, DECIMALS)
-        if len(self._let_in) + 1 > most:
+    >>> bucket = TokenBucket(rate_per_s=2.0, burst=2)
+    >>> [bucket.take(t) for t in (0.0, 0.0, 0.0, 0.5)]
+    [True, True, False, True]
+    """
+
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        self.burst = burst
+        self._interval_s = 1 / rate_per_s
+        self._full_at_s = 0.0
+
+    def take(self, now_s: float, cost: float = 1) -> bool:
+        """Take tokens, all or none."""
+        if cost > self.burst or self.wait_s(now_s, cost) > ROUNDING_S:
             return False
-        self._let_in.append(now_s)
+        self.charge(now_s, cost)
         return True
 
-    def _forget(self, times: deque[float], now_s: float) -> None:
-        while times and times[0] <= now_s - self._window_s:
-            times.popleft()
+    def wait_s(self, now_s: float, cost: float = 1) -> float:
+        """Return how long until there are so many tokens, s; the cost is at most ``burst``."""
+        return max(self._full_at_s - (self.burst - cost) * self._interval_s - now_s, 0.0)
+
+    def charge(self, now_s: float, cost: float) -> None:
+        """Take tokens, if need be those to come; a negative cost gives back what fits in."""
+        self._full_at_s = max(self._full_at_s, now_s) + cost * self._interval_s
+
+
+class Rate:
+    """One rate limit: its bucket, and what a request costs there: one token, or model tokens."""
+
+    def __init__(self, rules: RequestLimit | TokenLimit) -> None:
+        self.rules = rules
+        if isinstance(rules, TokenLimit):
+            self.bucket = TokenBucket(rules.rate_tokens_per_s, rules.burst_tokens)
+        else:
+            self.bucket = TokenBucket(rules.rate_rps, rules.burst)
+
+    def cost(self, attempt: Attempt) -> int:
+        """Return what is booked when an attempt comes."""
+        if isinstance(self.rules, TokenLimit):
+            return attempt.prompt_tokens + self.rules.output_estimate_tokens
+        return 1
+
+    def answered(self, attempt: Attempt, now_s: float) -> None:
+        """Replace the estimate by the tokens of the answer."""
+        rules = self.rules
+        if isinstance(rules, TokenLimit) and rules.corrected:
+            self.bucket.charge(now_s, attempt.output_tokens - rules.output_estimate_tokens)
+
+
+def take_all(rates: Iterable[Rate], attempt: Attempt, now_s: float) -> Failure | None:
+    """Take an attempt's cost from every bucket; where one lacks it, from none, and return which.
+
+    Of several that lack it, it is the one that lacks it for longest.
+    """
+    worst, wait_s = None, ROUNDING_S
+    for rate in rates:
+        cost, bucket = rate.cost(attempt), rate.bucket
+        if cost > bucket.burst:
+            return Failure.refused(TokenLimit.too_large, name=rate.rules.name)
+        if (lacks_s := bucket.wait_s(now_s, cost)) > wait_s:
+            worst, wait_s = rate.rules, lacks_s
+    if worst is not None:
+        return Failure.refused(worst.refused, name=worst.name, retry_after_s=wait_s)
+    for rate in rates:
+        rate.bucket.charge(now_s, rate.cost(attempt))
+    return None
 
 
 class Used:
     """The tokens that were used of an allowance in its running period."""
 
     def __init__(self, rules: Allowance) -> None:
-        self.reason = f"quota_exhausted:{rules.name}"
+        self.name = rules.name
         self._tokens = rules.tokens
         self._period_s = math.inf if rules.period_s is None else rules.period_s
         self._period = 0
@@ -137,22 +170,22 @@ class Used:
             self._period, self._used = period, 0
 
 
-class _Matching(Generic[Rules, Meter]):
-    """Meters of some requests each, found by tenant and class."""
+class _Matching(Generic[Rules, Counting]):
+    """Limits that count some requests each, found by tenant and class."""
 
-    def __init__(self, rules: tuple[Rules, ...], meter: Callable[[Rules], Meter]) -> None:
-        self._meters = tuple((r, meter(r)) for r in rules)
-        self._found: dict[tuple[str, str], tuple[Meter, ...]] = {}
+    def __init__(self, rules: tuple[Rules, ...], counting: Callable[[Rules], Counting]) -> None:
+        self._all = tuple((r, counting(r)) for r in rules)
+        self._found: dict[tuple[str, str], tuple[Counting, ...]] = {}
 
-    def of(self, attempt: Attempt) -> tuple[Meter, ...]:
-        """Return the meters that count an attempt."""
+    def of(self, attempt: Attempt) -> tuple[Counting, ...]:
+        """Return those that count an attempt."""
         request = attempt.request
         key = request.tenant, request.request_class
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = tuple(
-                meter
-                for r, meter in self._meters
+                one
+                for r, one in self._all
                 if r.tenant in (None, key[0]) and r.request_class in (None, key[1])
             )
         return found

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from capplan.scenario.callers import Hedge, Retry, RetryBudget
+from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.classes import Promises
+from capplan.scenario.retry_budget import RetryBudget
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 
@@ -34,10 +35,10 @@ def is_final(retry: Retry, failure: Failure) -> bool:
 
 
 class Budget:
-    """First attempts and retries of one group of callers over the last ``ttl_s``.
+    """First attempts and retries of one group of callers over the last ``window_s``.
 
     Source: Finagle project, ``util/TokenBucket.scala``, ``newLeakyBucket``: what is put in and
-    what is taken out both count for about ``ttl_s``, in ten slices.
+    what is taken out both count for about ``window_s``, in ten slices.
 
     >>> budget = Budget(RetryBudget(fraction=0.5, min_per_s=0.0))
     >>> budget.deposit(0.0), budget.deposit(0.0)
@@ -48,8 +49,8 @@ class Budget:
 
     def __init__(self, rules: RetryBudget) -> None:
         self._fraction = rules.fraction
-        self._reserve = rules.min_per_s * rules.ttl_s
-        self._slice_s = rules.ttl_s / SLICES
+        self._reserve = rules.min_per_s * rules.window_s
+        self._slice_s = rules.window_s / SLICES
         self._slice = 0
         self._first = deque([0] * SLICES, maxlen=SLICES)
         self._again = deque([0] * SLICES, maxlen=SLICES)
@@ -76,34 +77,47 @@ class Budget:
         self._slice = now
 
 
-class Budgets:
-    """The budgets of all groups of callers; a class without one is not limited."""
+class SharedBudget:
+    """The retry budget of a class or of the gateway: one for all requests, or one a tenant."""
 
-    def __init__(self, retries: Mapping[str, Retry]) -> None:
-        self._rules = {name: r.budget for name, r in retries.items() if r.budget is not None}
-        self._budgets: dict[tuple[str, str], Budget] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._rules)
+    def __init__(self, rules: RetryBudget) -> None:
+        self._rules = rules
+        self._budgets: dict[str, Budget] = {}
 
     def deposit(self, request: Request, now_s: float) -> None:
         """Count the first attempt of a request."""
-        if budget := self._of(request):
-            budget.deposit(now_s)
+        self._of(request).deposit(now_s)
 
     def withdraw(self, request: Request, now_s: float) -> bool:
-        """Count one more attempt of a request, if it is within its group's budget."""
-        budget = self._of(request)
-        return budget is None or budget.withdraw(now_s)
+        """Count one more attempt of a request, if it is within the budget."""
+        return self._of(request).withdraw(now_s)
 
-    def _of(self, request: Request) -> Budget | None:
-        rules = self._rules.get(request.request_class)
-        if rules is None:
-            return None
-        group = (request.request_class, request.tenant if rules.per == "tenant" else "")
+    def _of(self, request: Request) -> Budget:
+        group = request.tenant if self._rules.per_tenant else ""
         if group not in self._budgets:
-            self._budgets[group] = Budget(rules)
+            self._budgets[group] = Budget(self._rules)
         return self._budgets[group]
+
+
+class Budgets:
+    """The retry budgets of all classes; a class without one is not limited."""
+
+    def __init__(self, retries: Mapping[str, Retry]) -> None:
+        rules = {name: retry.budget for name, retry in retries.items()}
+        self._of = {name: SharedBudget(one) for name, one in rules.items() if one is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def deposit(self, request: Request, now_s: float) -> None:
+        """Count the first attempt of a request."""
+        if budget := self._of.get(request.request_class):
+            budget.deposit(request, now_s)
+
+    def withdraw(self, request: Request, now_s: float) -> bool:
+        """Count one more attempt of a request, if it is within its class's budget."""
+        budget = self._of.get(request.request_class)
+        return budget is None or budget.withdraw(request, now_s)
 
 
 class Latencies:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.results import RunResult
 from capplan.simulation import faults, timeline
-from capplan.simulation.admission import gateway_host
 from capplan.simulation.attempt import Downstream
 from capplan.simulation.autoscaler import ScalingController
 from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
 from capplan.simulation.fleet import Fleet, Supply, supplies
+from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.loading import loader_of
 from capplan.simulation.pool import ServingPool
 from capplan.simulation.reacting import downstream
@@ -129,7 +129,7 @@ class _Run:
         self.until_s = self.sent_until_s + scenario.drain_s
         self._connections = Connections(scenario.network)
         self.callers = self._new_callers()
-        self.gateway = gateway_host(
+        self.gateway = GatewayHost(
             scenario.gateway,
             network=scenario.network,
             connections=self._connections,

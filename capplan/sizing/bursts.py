@@ -10,7 +10,7 @@ from capplan.formatting import counted, rule_words
 from capplan.results.cost import served_by
 from capplan.scenario.files import with_values
 from capplan.sizing.points import Point
-from capplan.stages.protection import Protection, protections
+from capplan.stages.protection import ProtectiveAction, protections
 from capplan.stages.run_load import loads_of
 from capplan.stages.stage_kinds import burst as run_burst
 
@@ -73,6 +73,6 @@ def _told(stage: Stage, names: list[str], share: float) -> Burst:
     return Burst(load_rps=share * stage.load_rps, evidence=evidence, run_id=stage.run_id)
 
 
-def _acting(limit: Protection) -> str:
+def _acting(limit: ProtectiveAction) -> str:
     opened = f" (opened {counted(limit.opened, 'time')})" if limit.opened else ""
     return f"{limit.boundary.field}{opened} acted on {counted(limit.count, 'attempt')}"

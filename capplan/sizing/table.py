@@ -12,13 +12,12 @@ from capplan.formatting import counted
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
+from capplan.scenario.breaker_rules import placements
 from capplan.scenario.classes import Promises
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
 from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
-from capplan.stages.boundaries import gateway_limits
-from capplan.stages.breakers import protecting
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
 COLUMNS = (
@@ -127,10 +126,7 @@ def _size(pool: Pool, point: Point | None) -> dict[str, float | None]:
 def protective_action(scenario: Scenario, pool: Pool) -> str:
     """Return what protects a pool, in words: each limit and what happens at it."""
     gateway = scenario.gateway
-    parts = []
-    if limit := gateway.rate_limit:
-        parts.append(f"gateway: 429 beyond {limit.rate_rps:g}/s (burst {limit.burst})")
-    parts += [f"gateway: {limit.action}" for limit in gateway_limits(scenario)]
+    parts = [f"gateway: {limit.action}" for limit in gateway.limits() if limit.is_set]
     if gateway.concurrency is not None:
         parts.append(f"gateway: {gateway.concurrency:,} open at once, then {_queue(gateway.queue)}")
     parts.append(f"{pool.name} service queue: {_queue(pool.queue)}")
@@ -141,9 +137,9 @@ def protective_action(scenario: Scenario, pool: Pool) -> str:
 def _by_itself(scenario: Scenario, pool: Pool) -> list[str]:
     """Return what breakers and the autoscaler do for a pool, in words."""
     parts = [
-        f"breaker {rule.name}: {action}"
-        for rule, action in protecting(scenario)
-        if action is not None and rule.pool in (None, pool.name)
+        f"breaker {rule.name}: {rule.limit().action}"
+        for rule, own, wrong in placements(scenario.breakers, scenario.pools)
+        if own.name == pool.name and wrong is None
     ]
     if (scaler := pool.autoscaler) is not None:
         most = counted(scaler.max_replicas, "replica")

@@ -28,7 +28,7 @@ from capplan.verdict import PRECEDENCE, Verdict
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.stages.degradation import Degradation, Knee
-    from capplan.stages.protection import Protection
+    from capplan.stages.protection import ProtectiveAction
     from capplan.stages.ramp import LoadRamp
     from capplan.stages.recovery import Recovery
     from capplan.stages.run_load import Loads
@@ -44,7 +44,7 @@ class Acceptance:
     trace: TraceIdentity
     findings: Findings
     knees: tuple[Knee, ...]
-    protections: tuple[Protection, ...]
+    protections: tuple[ProtectiveAction, ...]
     verdict: Verdict
     candidate: Candidate | None = None
     asked_next: bool = False

@@ -14,7 +14,7 @@ import pandas as pd
 from capplan.results import queue_waits
 from capplan.results.cost import served_by
 from capplan.results.requests import outcome_is
-from capplan.stages.limits import Limit, limit_of
+from capplan.stages.crossed_limit import CrossedLimit, crossed_limit
 from capplan.stages.stage import interval_of
 from capplan.stages.violations import Break
 from capplan.statistics import in_batches
@@ -61,7 +61,7 @@ class Degradation:
     high_rps: float
     """Lowest load at which a promise breaks beyond doubt; +inf where none does."""
     found: Break | None
-    limit: Limit
+    limit: CrossedLimit
     others: tuple[str, ...]
 
     @property
@@ -116,7 +116,7 @@ def degradation_of(
         low_rps=low,
         high_rps=high,
         found=found,
-        limit=limit_of(stage, name, cause),
+        limit=crossed_limit(stage, name, cause),
         others=tuple(dict.fromkeys(others)),
     )
 

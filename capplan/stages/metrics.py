@@ -18,7 +18,7 @@ from capplan.results.timelines import held_values
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import RooflineStep
-from capplan.stages.limits import served_replicas
+from capplan.stages.crossed_limit import served_replicas
 from capplan.statistics import Estimate, in_batches, trend
 from capplan.verdict import Reason
 

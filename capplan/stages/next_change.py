@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
+    from capplan.stages.crossed_limit import CrossedLimit
     from capplan.stages.degradation import Degradation
-    from capplan.stages.limits import Limit
     from capplan.stages.stage import Stage
     from capplan.stages.violations import Break
     from capplan.verdict import Outcome
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Candidate:
     """The first degradation's load again, with one field changed."""
 
-    limit: Limit
+    limit: CrossedLimit
     before: Stage
     after: Stage | None
     """None where the change makes no scenario; ``reasons`` says why."""

@@ -1,39 +1,45 @@
-"""The protective action at each boundary, and proof that it acted."""
+"""What each limit did in the stages: the attempts that it ended or degraded prove that it acted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capplan.stages.boundaries import BUDGET, Boundary, boundaries
-from capplan.stages.breakers import open_spans, touched
+import numpy as np
+
+from capplan.results.breakers import open_spans as spans_of
+from capplan.scenario.limits import limits
 from capplan.stages.dropped_retries import dropped
 from capplan.stages.violations import MOST_IDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from capplan.results import RunResult
     from capplan.scenario import Scenario
+    from capplan.scenario.breakers import Breaker
+    from capplan.scenario.ending import Limit
     from capplan.stages.stage import Stage
 
 BREAKERS = "breakers."
 """What the fields of breakers begin with."""
 
-__all__ = ["Boundary", "Protection", "boundaries", "protections"]
+Span = tuple[float, float]
+NEVER: Span = (math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protection:
-    """A boundary, and the requests that it ended or degraded: the proof that it acted."""
+class ProtectiveAction:
+    """A limit, and the requests that it ended or degraded: the proof that it acted."""
 
-    boundary: Boundary
-    count: int
-    first_at_rps: float
-    run_id: str | None
-    span_s: tuple[float, float]
-    request_ids: tuple[str, ...]
+    boundary: Limit
+    count: int = 0
+    first_at_rps: float = math.nan
+    run_id: str | None = None
+    span_s: Span = NEVER
+    request_ids: tuple[str, ...] = ()
     opened: int = 0
     """How often a breaker opened."""
 
@@ -61,61 +67,88 @@ class Protection:
         }
 
 
-def protections(scenario: Scenario, stages: Sequence[Stage]) -> tuple[Protection, ...]:
-    """Return every boundary of a scenario with what it did in the stages."""
-    return tuple(_acted(boundary, stages) for boundary in boundaries(scenario))
+def protections(scenario: Scenario, stages: Sequence[Stage]) -> tuple[ProtectiveAction, ...]:
+    """Return every limit of a scenario with what it did in the stages."""
+    runs: dict[str, Stage] = {}
+    for stage in sorted(stages, key=lambda one: one.highest_rps):
+        runs.setdefault(stage.run_id, stage)
+    return tuple(_acted(limit, runs.values()) for limit in limits(scenario))
 
 
-def _acted(boundary: Boundary, stages: Sequence[Stage]) -> Protection:
-    if boundary.field.startswith(BREAKERS):
-        return _tripped(boundary, stages)
-    rows = [(stage, own) for stage in stages if len(own := _ended(boundary, stage))]
-    seen: dict[str, int] = {stage.run_id: len(own) for stage, own in rows}
-    first = min(rows, key=lambda pair: pair[0].highest_rps, default=None)
-    if first is None:
-        nothing = (math.nan, math.nan)
-        return Protection(
-            boundary=boundary, count=0, first_at_rps=math.nan, run_id=None, span_s=nothing,
-            request_ids=(),
-        )  # fmt: skip
-    stage, own = first
-    return Protection(
-        boundary=boundary,
-        count=sum(seen.values()),
+def _acted(limit: Limit, stages: Iterable[Stage]) -> ProtectiveAction:
+    """Return what a limit did in stages of rising load: how often, where first, which requests."""
+    is_breaker = limit.field.startswith(BREAKERS)
+    marks = _of_breaker if is_breaker else _of_ended
+    found = [(stage, *marks(limit, stage.run)) for stage in stages]
+    found = [(stage, own, spans) for stage, own, spans in found if spans]
+    if not found:
+        return ProtectiveAction(boundary=limit)
+    stage, own, spans = found[0]
+    return ProtectiveAction(
+        boundary=limit,
+        count=sum(len(attempts) for _, attempts, _ in found),
         first_at_rps=stage.highest_rps,
         run_id=stage.run_id,
-        span_s=(float(own["intended_start_s"].min()), float(own["finish_s"].max())),
+        span_s=(min(start for start, _ in spans), max(end for _, end in spans)),
         request_ids=tuple(str(name) for name in own["request_id"].iloc[:MOST_IDS]),
+        opened=sum(len(opened) for *_, opened in found) if is_breaker else 0,
     )
 
 
-def _tripped(boundary: Boundary, stages: Sequence[Stage]) -> Protection:
-    """Return what a breaker did: how often it opened, when first, and whom it touched."""
-    name = boundary.field.removeprefix(BREAKERS)
-    runs = {stage.run_id: stage for stage in stages}.values()
-    spans = [(stage, found) for stage in runs if (found := open_spans(stage.run, name))]
-    if not spans:
-        nothing = (math.nan, math.nan)
-        return Protection(
-            boundary=boundary, count=0, first_at_rps=math.nan, run_id=None, span_s=nothing,
-            request_ids=(),
-        )  # fmt: skip
-    stage, first = min(spans, key=lambda pair: pair[0].highest_rps)
-    own = touched(stage.run, name)
-    return Protection(
-        boundary=boundary,
-        count=sum(len(touched(one.run, name)) for one, _ in spans),
-        first_at_rps=stage.highest_rps,
-        run_id=stage.run_id,
-        span_s=(min(start for start, _ in first), max(end for _, end in first)),
-        request_ids=tuple(str(one) for one in own["request_id"].iloc[:MOST_IDS]),
-        opened=sum(len(found) for _, found in spans),
-    )
+def _of_breaker(limit: Limit, run: RunResult) -> tuple[pd.DataFrame, list[Span]]:
+    """Return the attempts that a breaker touched, and from when to when it was open."""
+    name = limit.field.removeprefix(BREAKERS)
+    spans = [span for (rule, _), own in spans_of(run).items() if rule == name for span in own]
+    return touched(run, name), spans
 
 
-def _ended(boundary: Boundary, stage: Stage) -> pd.DataFrame:
-    if boundary.reason == BUDGET:
-        return dropped(stage.run, boundary.classes[0])
-    log = stage.run.requests
-    here = (log["outcome_layer"] == boundary.layer) & (log["reason"] == boundary.reason)
-    return log[here & log["request_class"].isin(boundary.classes)]
+def _of_ended(limit: Limit, run: RunResult) -> tuple[pd.DataFrame, list[Span]]:
+    """Return the attempts that a limit ended, and from when to when they were there."""
+    own = _ended(limit, run)
+    span = float(own["intended_start_s"].min()), float(own["finish_s"].max())
+    return own, [span] if len(own) else []
+
+
+def _ended(limit: Limit, run: RunResult) -> pd.DataFrame:
+    if not limit.reason:
+        return dropped(run, limit.classes[0])
+    log = run.requests
+    here = (log["outcome_layer"] == limit.layer) & (log["reason"] == limit.reason)
+    return log[here & log["request_class"].isin(limit.classes)]
+
+
+def touched(run: RunResult, rule: str) -> pd.DataFrame:
+    """Return the attempts that a rule refused, or that were degraded where and while it was open.
+
+    Two rules that degrade the same class in the same pool at the same time share their attempts.
+    """
+    log = run.requests
+    breaker = next(b for b in run.scenario.breakers if b.name == rule)
+    marked = (log["reason"] == f"breaker:{rule}").to_numpy(np.bool_, copy=True)
+    degraded = (log["degraded"].astype("object") == True).to_numpy(np.bool_)  # noqa: E712
+    came_s = log["service_queue_in_s"].to_numpy(np.float64)
+    for (name, pool), spans in spans_of(run).items():
+        if name != rule:
+            continue
+        here = degraded & _acted_on(breaker, pool, run)
+        for start, end in spans:
+            marked |= here & (came_s >= start) & (came_s <= end)
+    return log[marked]
+
+
+def _acted_on(breaker: Breaker, pool: str, run: RunResult) -> np.ndarray:
+    """Return which attempts a rule's actions on answers are for, in a pool."""
+    log, scenario = run.requests, run.scenario
+    pools = {c.name: scenario.pool_of(c.name).name for c in scenario.classes}
+    home = log["request_class"].map(pools)
+    served = log["replica"].astype("object").str.rpartition("-")[0]
+    found = np.zeros(len(log), np.bool_)
+    for action in breaker.then:
+        if action.kind not in ("greedy", "max_tokens", "route"):
+            continue
+        classes = action.classes or [c.name for c in scenario.classes]
+        if action.kind == "greedy" and getattr(scenario.pool(pool).batching, "beam_width", 1) == 1:
+            continue
+        where = home if action.kind == "route" else served.fillna(home)
+        found |= (log["request_class"].isin(classes) & (where == pool)).to_numpy(np.bool_)
+    return found

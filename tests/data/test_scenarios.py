@@ -51,7 +51,7 @@ def test_every_layer_has_an_owner_and_a_bound(name):
     scenario = load_scenario(name)
     assert scenario.network.owner
     assert scenario.gateway.owner
-    assert scenario.gateway.rate_limit is not None
+    assert scenario.gateway.rate_limits
     assert scenario.gateway.concurrency is not None
     assert all(c.owner for c in scenario.classes)
     assert all(pool.owner and pool.router.max_in_flight for pool in scenario.pools)

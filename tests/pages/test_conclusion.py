@@ -79,7 +79,7 @@ def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
     page = pages.open_page("chat-service", run_folder=str(tmp_path), seed=1)
     acted = {
         "classes.chat.promises.deadline_s": True,
-        "gateway.rate_limit": True,
+        "gateway.rate_limits": True,
         "breakers.overfull": True,
         "gateway.queue.length": False,
     }
@@ -93,5 +93,5 @@ def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
     [load] = [p for p in conclude(page, result, judge(result)).parts if p.part == "load"]
     assert load.finding == (
         "no promise broken up to 3 requests/s. "
-        "Limits that acted: gateway.rate_limit and breakers.overfull"
+        "Limits that acted: gateway.rate_limits and breakers.overfull"
     )

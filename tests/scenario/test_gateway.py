@@ -27,8 +27,8 @@ def _base():
         ),
         ({"gateway.rate_limits": [LIMIT | {"rate_rps": 0}]}, "gateway.rate_limits.a.rate_rps: "),
         (
-            {"gateway.rate_limits": [{"rate_rps": 1.0}]},
-            "gateway.rate_limits.0.name: field required",
+            {"gateway.rate_limits": [{"rate_rps": 1.0}, {"rate_rps": 2.0}]},
+            "names must differ, rate_limits[no name] stands more than once",
         ),
         (
             {"gateway.rate_limits": [LIMIT | {"tenant": "x"}]},
@@ -88,7 +88,7 @@ def _base():
             "without ageing_per_s, got 0.5",
         ),
         ({"gateway.when_full": "refuse_old"}, "gateway.when_full: input should be 'refuse_new'"),
-        ({"gateway.retry_budget": {"retry_fraction": 2}}, "gateway.retry_budget.retry_fraction: "),
+        ({"gateway.retry_budget": {"fraction": -1}}, "gateway.retry_budget.fraction: "),
         ({"gateway.accept": {"max_open": 0}}, "gateway.accept.max_open: "),
         (
             {"gateway.accept": {"backlog": 5}},
@@ -166,6 +166,18 @@ def test_a_limit_for_each_stands_for_one_of_every_tenant_or_class():
     assert [(q.tenant, q.concurrency) for q in gateway.quotas] == [("a", 3), ("b", 3)]
 
 
+def test_one_mapping_stands_for_a_list_of_one_and_needs_no_name():
+    values = {"tenants": TWO, "gateway.rate_limits": {"each": "tenant", "rate_rps": 1.0}}
+    assert [x.name for x in load_scenario("benchmark", values=values).gateway.rate_limits] == [
+        "a",
+        "b",
+    ]
+    one = load_scenario("benchmark", values={"gateway.rate_limits": {"rate_rps": 3.0}})
+    assert [limit.rate_rps for limit in one.gateway.rate_limits] == [3.0]
+    faster = with_values(one, {"gateway.rate_limits.0.rate_rps": 4.0})
+    assert faster.gateway.meters["rate_limits.0"].rate_rps == 4.0
+
+
 def test_one_of_each_can_be_set_by_its_name(tmp_path):
     limit = {"name": "fair", "each": "tenant", "rate_rps": 1.0}
     both = load_scenario("benchmark", values={"tenants": TWO, "gateway.rate_limits": []})
@@ -190,7 +202,6 @@ def test_one_of_each_can_be_set_by_its_name(tmp_path):
             "token_limits.a.each: tenant or each, not both",
         ),
         ("quotas", {"each": "class", "concurrency": 1}, "quotas.each.each: one of tenant, got"),
-        ("rate_limits", {"each": "tenant", "rate_rps": 1.0}, "rate_limits.0.name: field required"),
     ],
 )
 def test_each_says_what_it_may_be(base, field, entry, said):

@@ -488,7 +488,7 @@ def test_at_the_gateway_nobody_waits_who_is_refused(build, dynamic, trace_of, pl
     scenario = build(
         classes=[{"name": "x", "pool": "a"}, {"name": "y", "pool": "b"}],
         pools=[{"name": "a", "batching": dynamic(1.0)}, {"name": "b", "batching": dynamic(1.0)}],
-        gateway={"concurrency": 2, "rate_limit": {"rate_rps": 1.0, "burst": 6}},
+        gateway={"concurrency": 2, "rate_limits": {"rate_rps": 1.0, "burst": 6}},
         breakers=[rule(REFUSE | {"at": "gateway"}, pool="a", when=watched)],
     )
     trace = trace_of([0.0] * 6 + [1.5, 1.5, 9.0], request_class=["x"] * 7 + ["y", "x"])

@@ -38,7 +38,7 @@ def test_backoff_grows_up_to_its_limit(build, trace_of, play):
             max_backoff_s=3.0,
             honour_retry_after=False,
         ),
-        gateway={"rate_limit": {"rate_rps": 1e-6}},
+        gateway={"rate_limits": {"rate_rps": 1e-6}},
     )
     log = play(scenario, trace_of([0.0, 1.0])).requests
     tries = log[log["request_id"] == "r1"]
@@ -50,7 +50,7 @@ def test_backoff_grows_up_to_its_limit(build, trace_of, play):
 def test_full_jitter_is_uniform_up_to_the_backoff(build, trace_of, play):
     scenario = build(
         classes=chat(max_attempts=2, backoff_s=10.0, jitter=True, honour_retry_after=False),
-        gateway={"rate_limit": {"rate_rps": 1e-6}},
+        gateway={"rate_limits": {"rate_rps": 1e-6}},
     )
     log = play(scenario, trace_of(np.zeros(2000))).requests
     pauses = log[log["attempt"] == 2]["intended_start_s"]
@@ -70,7 +70,7 @@ def test_retry_after_is_a_floor_under_the_backoff(build, trace_of, play):
 
 def test_nobody_tries_again_past_the_deadline_or_what_cannot_succeed(build, trace_of, play):
     retry = chat(max_attempts=5, backoff_s=1.0)
-    scenario = build(classes=retry, gateway={"rate_limit": {"rate_rps": 1e-6}})
+    scenario = build(classes=retry, gateway={"rate_limits": {"rate_rps": 1e-6}})
     log = play(scenario, trace_of([0.0, 0.0], deadline_s=2.5)).requests
     assert log["attempt"].max() == 1  # the next token, and so Retry-After, is beyond the deadline
     log = play(build(classes=retry), trace_of([0.0], prompt_tokens=9000)).requests
@@ -95,7 +95,7 @@ def test_only_the_named_outcomes_are_tried_again(build, trace_of, play):
     for retry_on, attempts in (([], 1), (["failed"], 1), (["rejected"], 2)):
         scenario = build(
             classes=chat(max_attempts=2, retry_on=retry_on, honour_retry_after=False),
-            gateway={"rate_limit": {"rate_rps": 1e-6}},
+            gateway={"rate_limits": {"rate_rps": 1e-6}},
         )
         log = play(scenario, trace_of([0.0, 0.1])).requests
         assert log["attempt"].max() == attempts

@@ -140,7 +140,7 @@ def test_all_attempts_come_before_the_think_time(single_queue, trace_of):
         1,
         exponential=False,
         classes=[{"name": "chat", "retry": retry}],
-        gateway={"rate_limit": {"rate_rps": 1e-6}},
+        gateway={"rate_limits": {"rate_rps": 1e-6}},
     )
     log = simulate(scenario, trace=known_users(trace_of, [2, 1])).requests
     tries = log[log["request_id"] == "r2"]
@@ -244,7 +244,7 @@ def test_a_retry_opens_a_fresh_connection_too(build, trace_of):
     scenario = build(
         network={"handshake_s": 0.1, "connections": "fresh"},
         classes=[{"name": "chat", "retry": {"max_attempts": 2, "honour_retry_after": False}}],
-        gateway={"rate_limit": {"rate_rps": 1e-6}},
+        gateway={"rate_limits": {"rate_rps": 1e-6}},
     )
     log = simulate(scenario, trace=trace_of([0.0, 1.0])).requests
     assert log["network_s"].tolist() == pytest.approx([0.1, 0.1, 0.1])

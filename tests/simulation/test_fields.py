@@ -27,7 +27,7 @@ from capplan.scenario.batching import (
     Speculation,
     StaticBatching,
 )
-from capplan.scenario.callers import Hedge, Retry, RetryBudget
+from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
@@ -35,8 +35,6 @@ from capplan.scenario.gateway import (
     Accept,
     Allowance,
     Gateway,
-    GatewayRetryBudget,
-    RateLimit,
     RequestLimit,
     Reserve,
     ResponseCache,
@@ -46,6 +44,7 @@ from capplan.scenario.gateway import (
 from capplan.scenario.hosts import Demand, Host
 from capplan.scenario.layers import FairShare, LengthBuckets, Network, Queue, Router
 from capplan.scenario.pools import ModelLoad, Pool, ResidentModel
+from capplan.scenario.retry_budget import RetryBudget
 from capplan.scenario.step_times import LinearStep
 from capplan.simulation import simulate
 
@@ -79,7 +78,7 @@ QUOTA = {"tenant": "all", "concurrency": 3, "borrowing_limit": 3}
 OTHER = {"tenant": "c", "concurrency": 5, "lendable_fraction": 0.0}
 RESERVE = {"priority": 0, "concurrency": 4}
 RESERVATION = {"classes": ["urgent"], "fraction": 0.5}
-BUDGET = {"retry_fraction": 0.2, "window_s": 1.0}
+BUDGET = {"fraction": 0.2, "min_per_s": 0.0, "window_s": 1.0}
 ACCEPT = {"rate_per_s": 30.0, "backlog": 6, "max_open": 9, "max_per_caller": 7}
 
 ONE_POD = {"type": "Pods", "value": 1, "period_s": 0.5}
@@ -93,7 +92,6 @@ CHANGES = {
     },
     Gateway: {
         "response_cache": ("gateway.response_cache", {"lookup_s": 0.01}),
-        "rate_limit": ("gateway.rate_limit", None),
         "concurrency": ("gateway.concurrency", None),
         "overhead_s": ("gateway.overhead_s", 0.1),
         "overhead_fraction": ("gateway.overhead_fraction", 0.3),
@@ -103,16 +101,12 @@ CHANGES = {
         "drop_final_retries": ("gateway.drop_final_retries", True),
         "retry_budget": ("gateway.retry_budget", BUDGET),
         "allowances": ("gateway.allowances", [ALLOWANCE]),
-        "rate_limits": ("gateway.rate_limits", [REQUEST_LIMIT]),
+        "rate_limits": ("gateway.rate_limits", []),
         "token_limits": ("gateway.token_limits", [TOKEN_LIMIT]),
         "quotas": ("gateway.quotas", [QUOTA, OTHER]),
         "reclaim": ("gateway.reclaim", "cancel"),
         "reserves": ("gateway.reserves", [RESERVE]),
         "when_full": ("gateway.when_full", "displace_lowest"),
-    },
-    RateLimit: {
-        "rate_rps": ("gateway.rate_limit.rate_rps", 20.0),
-        "burst": ("gateway.rate_limit.burst", 9),
     },
     RequestLimit: {
         "tenant": ("gateway.rate_limits.r.tenant", "b"),
@@ -143,11 +137,6 @@ CHANGES = {
     Reserve: {
         "priority": ("gateway.reserves.0.priority", 1),
         "concurrency": ("gateway.reserves.0.concurrency", 9),
-    },
-    GatewayRetryBudget: {
-        "retry_fraction": ("gateway.retry_budget.retry_fraction", 0.6),
-        "min_retries_rps": ("gateway.retry_budget.min_retries_rps", 5.0),
-        "window_s": ("gateway.retry_budget.window_s", 0.2),
     },
     Accept: {
         "rate_per_s": ("gateway.accept.rate_per_s", 50.0),
@@ -344,8 +333,8 @@ CHANGES = {
     RetryBudget: {
         "fraction": ("classes.chat.retry.budget.fraction", 0.9),
         "min_per_s": ("classes.chat.retry.budget.min_per_s", 9.0),
-        "ttl_s": ("classes.chat.retry.budget.ttl_s", 0.5),
-        "per": ("classes.chat.retry.budget.per", "tenant"),
+        "window_s": ("classes.chat.retry.budget.window_s", 0.5),
+        "per_tenant": ("classes.chat.retry.budget.per_tenant", True),
     },
     Promises: {"deadline_s": ("classes.chat.promises.deadline_s", 0.5)},
     Retry: {
@@ -521,7 +510,6 @@ PARTS = {
     "Allowance": {"gateway.allowances": [ALLOWANCE]},
     "TenantQuota": {"gateway.quotas": [QUOTA, OTHER]},
     "Reserve": {"gateway.reserves": [RESERVE]},
-    "GatewayRetryBudget": {"gateway.retry_budget": BUDGET},
     "Reservation": {f"{LLM}.reserved": [RESERVATION]},
     "FairShare": FAIRLY,
     "LengthBuckets": FAIRLY | {f"{LLM}.scheduler": IN_TURN},
@@ -553,7 +541,7 @@ ELSEWHERE = {
     Network: {"owner"},
     Gateway: {"owner", "queue"},
     **{part: {"name", "owner"} for part in (RequestLimit, TokenLimit, Allowance)},
-    **{part: {"owner"} for part in (TenantQuota, Reserve, GatewayRetryBudget, Accept)},
+    **{part: {"owner"} for part in (TenantQuota, Reserve, RetryBudget, Accept)},
     Pool: {
         "name", "owner", "model", "accelerator", "tensor_parallel", "pipeline_parallel", "queue",
         "hf_config", "router", "batching",
@@ -614,7 +602,7 @@ def _base(build):
         ],
         network={"one_way_s": 0.01, "handshake_s": 0.02, "connections": "fresh"},
         gateway={
-            "rate_limit": {"rate_rps": 40.0, "burst": 20},
+            "rate_limits": {"rate_rps": 40.0, "burst": 20},
             "concurrency": 12,
             "overhead_s": 0.01,
             "overhead_fraction": 0.1,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.simulation.buckets import TokenBucket
+from capplan.simulation.refusals import TokenBucket
 
 
 @given(
@@ -29,7 +29,7 @@ def test_a_bucket_admits_as_counting_tokens_with_fractions_does(ticks, rate, bur
 
 
 def test_over_the_limit_exactly_burst_plus_rate_times_time_get_through(build, trace_of, play):
-    scenario = build(gateway={"rate_limit": {"rate_rps": 5.0, "burst": 10}})
+    scenario = build(gateway={"rate_limits": {"rate_rps": 5.0, "burst": 10}})
     log = play(scenario, trace_of(np.arange(2000) / 100)).requests
     through = log["outcome"] == "succeeded"
     assert through.sum() == 10 + 5 * 20 - 1
@@ -38,7 +38,7 @@ def test_over_the_limit_exactly_burst_plus_rate_times_time_get_through(build, tr
 
 
 def test_at_exactly_the_limit_nobody_is_refused(build, trace_of, play):
-    scenario = build(gateway={"rate_limit": {"rate_rps": 10.0}})
+    scenario = build(gateway={"rate_limits": {"rate_rps": 10.0}})
     log = play(scenario, trace_of(np.cumsum(np.full(500, 0.1)))).requests
     assert (log["outcome"] == "succeeded").all()
 
@@ -46,7 +46,7 @@ def test_at_exactly_the_limit_nobody_is_refused(build, trace_of, play):
 def test_who_comes_back_when_told_finds_a_token(build, trace_of, play):
     retry = {"max_attempts": 2}
     scenario = build(
-        classes=[{"name": "chat", "retry": retry}], gateway={"rate_limit": {"rate_rps": 0.7}}
+        classes=[{"name": "chat", "retry": retry}], gateway={"rate_limits": {"rate_rps": 0.7}}
     )
     log = play(scenario, trace_of([0.0, 0.3])).requests
     assert log["outcome"].tolist() == ["succeeded", "rejected", "succeeded"]

@@ -169,7 +169,7 @@ def test_a_request_without_an_answer_ended_as_its_last_attempt_to_end(build, tra
 
 
 def test_hedges_are_within_the_retry_budget(build, trace_of, play):
-    budget = {"fraction": 0.1, "min_per_s": 0.0, "ttl_s": 60.0}
+    budget = {"fraction": 0.1, "min_per_s": 0.0, "window_s": 60.0}
     scenario = build(
         classes=hedging(0.01, retry={"budget": budget}),
         batching={"kind": "dynamic", "max_batch_size": 64, "service": {"base_s": 0.5}},

@@ -20,9 +20,8 @@ from capplan.replica.fast import FastEngine
 from capplan.replica.prefix import PrefixCache
 from capplan.results.conservation import check_conservation, conservation_table
 from capplan.results.segments import segments
-from capplan.scenario.callers import REASONS
+from capplan.scenario.ending import endings
 from capplan.simulation import simulate, simulate_many
-from capplan.simulation.admission import GuardedGateway
 from capplan.simulation.fleet import ALIVE
 from capplan.simulation.run import PAYS_FROM, _Run
 
@@ -68,7 +67,7 @@ def books_balance(result):
     assert sorted(first["request_id"]) == sorted(result.trace.frame["request_id"])
     assert (log["wasted_tokens"][log["outcome"] == "succeeded"] == 0).all()
     assert (log["wasted_tokens"] >= 0).all()
-    known = {*REASONS, "deadline", "hedge_lost"}
+    known = {*endings(), "deadline", "hedge_lost"}
     assert {reason.partition(":")[0] for reason in log["reason"].dropna().unique()} <= known
 
 
@@ -149,8 +148,7 @@ def test_no_attempt_is_in_two_places_and_no_limit_is_passed(build, trace_of, sce
         )
         assert run.gateway.in_flight == open_slots
         assert built.gateway.concurrency is None or open_slots <= built.gateway.concurrency
-        if isinstance(run.gateway, GuardedGateway):
-            check_gateway(built.gateway, run.gateway)
+        check_gateway(built.gateway, run.gateway)
         for pool in built.pools:
             check_pool(pool, run.pools[pool.name], sees=sees)
             check_fleet(pool, run.pools[pool.name])
@@ -171,17 +169,17 @@ def check_fleet(rules, pool):
 
 
 def check_gateway(rules, gateway):
-    slots, door = gateway.slots, gateway._door
+    slots, listener = gateway.slots, gateway._listener
     assert slots.used == gateway.in_flight
     assert not rules.quotas or slots.used == sum(map(slots.held, ("x", "y")))
     withheld = sum(max(quota.withheld - slots.held(quota.tenant), 0) for quota in rules.quotas)
-    assert rules.concurrency - slots.used >= withheld
+    assert rules.concurrency is None or rules.concurrency - slots.used >= withheld
     for quota in rules.quotas:
         most = np.inf if quota.borrowing_limit is None else quota.borrowing_limit
         assert slots.beyond(quota.tenant) <= most
     assert gateway.busy_workers <= (rules.overhead_concurrency or np.inf)
-    assert door is None or (door.waiting <= rules.accept.backlog)
-    assert door is None or (door.open <= (rules.accept.max_open or np.inf))
+    assert listener is None or listener.waiting <= rules.accept.backlog
+    assert listener is None or listener.open <= (rules.accept.max_open or np.inf)
 
 
 def check_pool(rules, pool, *, sees):

@@ -93,7 +93,7 @@ def test_the_share_of_poisoned_requests_is_that_of_the_class(build, trace_of, pl
 def test_poison_moves_no_other_draw(build, trace_of):
     scenario = build(
         classes=[{"name": "chat", "retry": {"max_attempts": 3, "backoff_s": 1.0, "jitter": True}}],
-        gateway={"rate_limit": {"rate_rps": 5.0}},
+        gateway={"rate_limits": {"rate_rps": 5.0}},
     )
     trace = trace_of(np.arange(100) / 10)
     plain = simulate(scenario, trace=trace)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario.gateway import Allowance, GatewayRetryBudget, RequestLimit, TokenLimit
+from capplan.scenario.gateway import Allowance, RequestLimit, TokenLimit
+from capplan.scenario.retry_budget import RetryBudget
 from capplan.simulation.attempt import Attempt, Request
-from capplan.simulation.buckets import TokenBucket, limit_of, take_all
-from capplan.simulation.refusals import RetryWindow, Used
+from capplan.simulation.refusals import Rate, TokenBucket, Used, take_all
+from capplan.simulation.retries import Budget
 
 TENANTS = [{"name": "x"}, {"name": "y"}]
 quiet = settings(max_examples=100)
@@ -36,16 +37,18 @@ def test_a_period_begins_anew_at_its_instant_whatever_the_rounding():
 
 def test_a_share_of_first_attempts_that_is_whole_lets_in_no_retry_more():
     """7 % of 100 is 7.000000000000001 in floating point."""
-    window = RetryWindow(GatewayRetryBudget(retry_fraction=0.07))
-    assert all(window.lets_in(1.0, retry=False) for _ in range(100))
-    assert sum(window.lets_in(2.0, retry=True) for _ in range(50)) == 7
+    budget = Budget(RetryBudget(fraction=0.07, min_per_s=0.0))
+    for _ in range(100):
+        budget.deposit(1.0)
+    assert sum(budget.withdraw(2.0) for _ in range(50)) == 7
 
 
 @pytest.mark.parametrize(("least_rps", "let_in"), [(0.0, 0), (0.1, 1), (0.3, 3)])
 def test_a_tenth_of_two_first_attempts_is_no_retry_unless_some_are_granted(least_rps, let_in):
-    window = RetryWindow(GatewayRetryBudget(retry_fraction=0.1, min_retries_rps=least_rps))
-    assert all(window.lets_in(1.0, retry=False) for _ in range(2))
-    assert sum(window.lets_in(2.0, retry=True) for _ in range(9)) == let_in
+    budget = Budget(RetryBudget(fraction=0.1, min_per_s=least_rps))
+    for _ in range(2):
+        budget.deposit(1.0)
+    assert sum(budget.withdraw(2.0) for _ in range(9)) == let_in
 
 
 class Leaky:
@@ -96,9 +99,9 @@ def test_a_bucket_of_costs_is_leaky_arithmetic_also_below_zero_and_when_given_ba
 )
 def test_an_attempt_takes_from_all_buckets_or_from_none(ticks, rates, bursts, estimate):
     limits = [
-        limit_of(RequestLimit(name="a", rate_rps=rates[0], burst=bursts[0])),
-        limit_of(TokenLimit(name="b", rate_tokens_per_s=rates[1], burst_tokens=bursts[1])),
-        limit_of(
+        Rate(RequestLimit(name="a", rate_rps=rates[0], burst=bursts[0])),
+        Rate(TokenLimit(name="b", rate_tokens_per_s=rates[1], burst_tokens=bursts[1])),
+        Rate(
             TokenLimit(
                 name="c",
                 rate_tokens_per_s=rates[2],
@@ -161,8 +164,10 @@ def test_the_global_limit_stands_beside_those_of_tenants(build, trace_of, play):
     scenario = build(
         tenants=TENANTS,
         gateway={
-            "rate_limit": {"rate_rps": 1.0, "burst": 3},
-            "rate_limits": [{"name": "x", "tenant": "x", "rate_rps": 1.0}],
+            "rate_limits": [
+                {"rate_rps": 1.0, "burst": 3},
+                {"name": "x", "tenant": "x", "rate_rps": 1.0},
+            ]
         },
     )
     log = play(scenario, trace_of([0.0] * 6, tenant=["x", "x", "y", "y", "y", "x"])).requests

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario.callers import Retry, RetryBudget
+from capplan.scenario.callers import Retry
+from capplan.scenario.retry_budget import RetryBudget
 from capplan.simulation.retries import SLICES, Budget
 
-NOTHING = {"rate_limit": {"rate_rps": 1e-6}}
+NOTHING = {"rate_limits": {"rate_rps": 1e-6}}
 NAMED = {"rate_limits": [{"name": "all", "rate_rps": 1e-6}]}
 
 
@@ -17,7 +18,7 @@ def chat(**retry):
 
 
 def test_retries_are_a_fraction_of_first_attempts_plus_a_floor(build, trace_of, play):
-    budget = {"fraction": 0.25, "min_per_s": 2.0, "ttl_s": 5.0}
+    budget = {"fraction": 0.25, "min_per_s": 2.0, "window_s": 5.0}
     scenario = build(
         classes=chat(max_attempts=9, backoff_s=0.01, budget=budget), gateway=NOTHING, drain_s=1.0
     )
@@ -44,7 +45,7 @@ def test_a_budget_of_nothing_forbids_every_retry(build, trace_of, play):
     floor=st.sampled_from([0.0, 0.3, 5.0]),
 )
 def test_over_any_ttl_retries_keep_within_the_budget(data, fraction, floor):
-    budget = Budget(RetryBudget(fraction=fraction, min_per_s=floor, ttl_s=10.0))
+    budget = Budget(RetryBudget(fraction=fraction, min_per_s=floor, window_s=10.0))
     gaps = st.lists(st.tuples(st.floats(0, 2), st.booleans()), min_size=1, max_size=80)
     now_s, first, again = 0.0, [], []
     for gap_s, is_first in data.draw(gaps):
@@ -62,7 +63,7 @@ def test_over_any_ttl_retries_keep_within_the_budget(data, fraction, floor):
 
 
 def test_rights_to_retries_do_not_pile_up():
-    budget = Budget(RetryBudget(fraction=1.0, min_per_s=0.0, ttl_s=10.0))
+    budget = Budget(RetryBudget(fraction=1.0, min_per_s=0.0, window_s=10.0))
     for at_s in range(100):
         budget.deposit(float(at_s))
     assert sum(budget.withdraw(99.5) for _ in range(100)) == 10
@@ -71,8 +72,8 @@ def test_rights_to_retries_do_not_pile_up():
 
 def test_a_budget_is_of_the_class_or_of_each_tenant(build, trace_of, play):
     counts = {}
-    for per in ("class", "tenant"):
-        budget = {"fraction": 0.0, "min_per_s": 0.2, "ttl_s": 10.0, "per": per}
+    for per_tenant in (False, True):
+        budget = {"fraction": 0.0, "min_per_s": 0.2, "window_s": 10.0, "per_tenant": per_tenant}
         scenario = build(
             classes=chat(max_attempts=9, budget=budget),
             tenants=[{"name": "a"}, {"name": "b"}],
@@ -80,9 +81,9 @@ def test_a_budget_is_of_the_class_or_of_each_tenant(build, trace_of, play):
         )
         trace = trace_of(np.arange(8) / 100, tenant=list("aaaaaaab"))
         log = play(scenario, trace).requests
-        counts[per] = log[log["attempt"] > 1].groupby("tenant").size().to_dict()
-    assert sum(counts["class"].values()) == 2
-    assert counts["tenant"] == {"a": 2, "b": 2}
+        counts[per_tenant] = log[log["attempt"] > 1].groupby("tenant").size().to_dict()
+    assert sum(counts[False].values()) == 2
+    assert counts[True] == {"a": 2, "b": 2}
 
 
 def test_one_class_has_a_budget_and_the_other_none(build, trace_of, play):
@@ -145,10 +146,13 @@ def test_the_second_wave_is_on_the_timeline(build, trace_of, play):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"never_on_reason": ["rate_limits"]}, "never_on_reason: one of rate_limit, .*rate_limits"),
+        (
+            {"never_on_reason": ["rate_limits"]},
+            "never_on_reason: one of .*rate_limit, .*rate_limits",
+        ),
         ({"budget": {"fraction": -0.1}}, "fraction"),
-        ({"budget": {"ttl_s": 0.0}}, "ttl_s"),
-        ({"budget": {"per": "user"}}, "per"),
+        ({"budget": {"window_s": 0.0}}, "window_s"),
+        ({"budget": {"per_tenant": "user"}}, "per_tenant"),
         ({"never_on_status": [200]}, "never_on_status"),
         ({"max_retry_after_s": 0.0}, "max_retry_after_s"),
     ],

@@ -145,7 +145,7 @@ def test_thin_evidence_does_not_ask_for_replicas_but_for_a_retest():
 def test_a_limit_in_front_of_the_pool_is_a_fail_that_no_replica_mends():
     limited = small(
         **{
-            "gateway.rate_limit": {"rate_rps": 5.0, "burst": 1},
+            "gateway.rate_limits": {"rate_rps": 5.0, "burst": 1},
             "classes.chat.promises.error_rate_fraction": 0.01,
         }
     )

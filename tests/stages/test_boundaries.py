@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 
 from capplan.scenario.files import load_scenario
+from capplan.scenario.limits import limits
 from capplan.simulation import simulate
 from capplan.sizing.table import protective_action
+from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import Blame
-from capplan.stages.limits import limit_of
-from capplan.stages.protection import boundaries, protections
+from capplan.stages.protection import protections
 from capplan.stages.stage import stage_of
 from capplan.traffic.trace import from_frame
 
@@ -78,7 +79,7 @@ def test_a_limit_that_acted_is_proved_by_the_requests_it_ended(single_server, fi
     assert set(acted.request_ids) <= set(ended["request_id"])
     assert acted.boundary.owner == "platform"
     assert acted.boundary.layer in set(ended["outcome_layer"])
-    # whatever the gateway or its door ended is the deed of one boundary
+    # whatever the gateway ended is counted at one limit
     here = run.requests["outcome_layer"].isin(["gateway", "network"])
     told = [p.boundary.reason for p in found.values() if p.boundary.layer in {"gateway", "network"}]
     assert set(run.requests.loc[here, "reason"]) <= set(told)
@@ -89,9 +90,9 @@ def test_a_limit_that_acted_is_proved_by_the_requests_it_ended(single_server, fi
 def test_the_field_to_move_is_the_limit_that_refused(single_server, field):
     scenario = single_server(gateway=CASES[field], tenants=TENANTS, network=FRESH)
     stage = staged(scenario)
-    boundary = {b.field: b for b in boundaries(scenario)}[field]
+    boundary = {b.field: b for b in limits(scenario)}[field]
     cause = Blame(layer=boundary.layer, share_fraction=1.0, reason=boundary.reason)
-    limit = limit_of(stage, "chat", cause)
+    limit = crossed_limit(stage, "chat", cause)
     assert limit.field == MOVED.get(field, field)
     assert limit.candidate > limit.value
 
@@ -99,7 +100,7 @@ def test_the_field_to_move_is_the_limit_that_refused(single_server, field):
 def test_busy_workers_are_the_field_to_move(single_server):
     scenario = single_server(gateway={"overhead_s": 0.1, "overhead_concurrency": 2})
     stage = staged(scenario)
-    limit = limit_of(stage, "chat", Blame(layer="gateway", share_fraction=1.0, reason=None))
+    limit = crossed_limit(stage, "chat", Blame(layer="gateway", share_fraction=1.0, reason=None))
     assert (limit.field, limit.value, limit.candidate) == ("gateway.overhead_concurrency", 2, 3)
 
 
@@ -119,6 +120,6 @@ def test_the_capacity_table_says_what_acts_by_itself():
     assert "breaker" not in protective_action(scenario, scenario.pool("labelling"))
 
 
-def test_limits_that_are_not_set_are_no_boundaries(single_server):
-    fields = {b.field for b in boundaries(single_server()) if b.field.startswith("gateway.")}
-    assert fields == {"gateway.rate_limit", "gateway.queue.length", "gateway.queue.wait_limit_s"}
+def test_limits_that_are_not_set_are_no_limits(single_server):
+    fields = {b.field for b in limits(single_server()) if b.field.startswith("gateway.")}
+    assert fields == {"gateway.rate_limits", "gateway.queue.length", "gateway.queue.wait_limit_s"}

@@ -6,8 +6,8 @@ import pytest
 
 from capplan.scenario.files import validate
 from capplan.simulation import simulate
+from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import Blame
-from capplan.stages.limits import limit_of
 from capplan.stages.protection import protections
 from capplan.stages.recovery import recovery_of
 from capplan.stages.stage import stage_of
@@ -107,7 +107,7 @@ def test_a_default_is_called_one_and_a_rule_that_can_act_nowhere_is_not_set(stag
 def test_the_field_to_move_is_the_breakers_limit(stage):
     overloaded = stage([FULL])
     cause = Blame(layer="service_queue", share_fraction=1.0, reason="breaker:full")
-    limit = limit_of(overloaded, "chat", cause)
+    limit = crossed_limit(overloaded, "chat", cause)
     assert (limit.field, limit.value, limit.candidate) == ("breakers.full.when.above", 5.0, 6.0)
 
 

@@ -63,7 +63,7 @@ def test_a_retry_budget_with_jitter_and_retry_after_lets_it_end():
 def test_it_is_the_budget_that_lets_it_end():
     without = run("retry-budget", **{"classes.chat.retry.budget": None})
     assert good_after(without, BLIP_END_S + 60) < 0.1
-    budget = {"fraction": 0.2, "min_per_s": 0.1, "ttl_s": 10.0}
+    budget = {"fraction": 0.2, "min_per_s": 0.1, "window_s": 10.0}
     alone = run("retry-storm", **{"classes.chat.retry.budget": budget})
     assert good_after(alone, BLIP_END_S + 60) > 0.99
 

@@ -4,8 +4,8 @@ import pytest
 
 from capplan.scenario.files import with_values
 from capplan.stages import run_stages
+from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import blame
-from capplan.stages.limits import limit_of
 from capplan.stages.run_load import run_load
 from capplan.stages.scaling import added, release_s
 from capplan.stages.stage import stage_of
@@ -86,7 +86,7 @@ def test_the_limit_of_a_pool_that_scales_is_its_most_replicas_or_when_it_asks(
     shape = {"kind": "steady", "rate_rps": load}
     run = run_load(scenario, shape, duration_s=60.0, seed=1)
     stage = stage_of("x", "ramp", load, run, start_s=20.0, end_s=60.0)
-    limit = limit_of(stage, "chat", blame(stage, stage.breaks[0], None))
+    limit = crossed_limit(stage, "chat", blame(stage, stage.breaks[0], None))
     assert limit.field == field
     changed = with_values(scenario, {limit.field: limit.candidate})
     assert changed.pools[0].autoscaler != scenario.pools[0].autoscaler

@@ -9,9 +9,9 @@ import pytest
 
 from capplan.scenario.classes import Promises
 from capplan.stages.acceptance import run_stages
+from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import blame, kneedle
 from capplan.stages.fairness import isolation_reasons, starves, tenants_over_share
-from capplan.stages.limits import limit_of
 from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
@@ -138,16 +138,16 @@ def test_a_break_of_the_start_up_alone_is_void_and_repeated_slower(single_server
 
 
 def test_a_rate_limit_that_refuses_is_blamed_and_moved(single_server):
-    gateway = {"rate_limit": {"rate_rps": 2.0, "burst": 1}}
+    gateway = {"rate_limits": {"rate_rps": 2.0, "burst": 1}}
     scenario = single_server(gateway=gateway, promises={"error_rate_fraction": 0.01})
     run = run_load(scenario, {"kind": "steady", "rate_rps": 4.0}, duration_s=200.0, seed=1)
     found = stage_of("refused", "plain", 4.0, run, start_s=0.0, end_s=200.0)
     first = found.breaks[0]
     cause = blame(found, first, None)
     assert (cause.layer, cause.reason) == ("gateway", "rate_limit")
-    limit = limit_of(found, "chat", cause)
-    assert (limit.field, limit.candidate) == ("gateway.rate_limit.rate_rps", pytest.approx(2.4))
-    acted = {p.boundary.field: p for p in protections(scenario, [found])}["gateway.rate_limit"]
+    limit = crossed_limit(found, "chat", cause)
+    assert (limit.field, limit.candidate) == ("gateway.rate_limits.0.rate_rps", pytest.approx(2.4))
+    acted = {p.boundary.field: p for p in protections(scenario, [found])}[limit.field]
     refused = run.requests[run.requests["outcome"] == "rejected"]
     assert acted.count == len(refused)
     assert set(acted.request_ids) <= set(refused["request_id"])

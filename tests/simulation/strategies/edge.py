@@ -18,7 +18,7 @@ def classes(name, pool):
             "honour_retry_after": st.booleans(),
             "heeds_final": st.booleans(),
             "retry_on": st.lists(st.sampled_from(["rejected", "timed_out", "failed"]), unique=True),
-            "budget": maybe() | st.sampled_from([{"min_per_s": 0.5}, {"per": "tenant"}]),
+            "budget": maybe() | st.sampled_from([{"min_per_s": 0.5}, {"per_tenant": True}]),
             "max_retry_after_s": st.sampled_from([None, 0.2]),
         }
     )
@@ -82,8 +82,10 @@ def guarded():
             "overhead_concurrency": maybe() | st.integers(1, 2),
             "max_prompt_tokens": st.sampled_from([None, 150]),
             "drop_final_retries": st.booleans(),
-            "retry_budget": st.sampled_from([None, {"retry_fraction": 0.2, "window_s": 1.0}]),
-            "rate_limits": st.sampled_from([[], [rates]]),
+            "retry_budget": st.sampled_from(
+                [None, {"fraction": 0.2, "min_per_s": 0.0, "window_s": 1.0}]
+            ),
+            "rate_limits": st.sampled_from([[], [rates], [{"rate_rps": 20.0}, rates]]),
             "token_limits": st.sampled_from([[], [tokens]]),
             "allowances": st.sampled_from([[], [{"name": "a", "tokens": 900, "period_s": 1.0}]]),
             "accept": maybe()
@@ -101,7 +103,7 @@ def plain_gateways():
     return st.fixed_dictionaries(
         {
             "response_cache": maybe() | kept,
-            "rate_limit": maybe() | limit,
+            "rate_limits": st.just([]) | limit.map(lambda one: [one]),
             "concurrency": maybe() | st.integers(1, 10),
             "queue": queues(),
             "overhead_s": st.sampled_from([0.0, 0.02]),

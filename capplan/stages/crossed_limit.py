@@ -1,4 +1,4 @@
-"""The one field that controls a crossed limit, and the value to try next."""
+"""The field that moves a crossed limit, and the value to try next."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from capplan.formatting import counted
 from capplan.results.timelines import held_values
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching
+from capplan.scenario.limits import limits
 from capplan.scenario.pools import Pool
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ MORE = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A field of the scenario, its value, the value to try, and why this field."""
+class CrossedLimit:
+    """The field that moves a crossed limit, its value, the value to try, and why this field."""
 
     field: str
     value: Any
@@ -40,67 +41,41 @@ class Limit:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def limit_of(stage: Stage, request_class: str, found: Blame) -> Limit:
-    """Return the field that controls the limit a stage crossed."""
+def crossed_limit(stage: Stage, request_class: str, found: Blame) -> CrossedLimit:
+    """Return the field that moves the limit a stage crossed.
+
+    It is the one that the limit which ended most requests declares. Where none did, or no single
+    field moves it, it is what holds them in their layer.
+    """
     scenario = stage.scenario
-    gateway, pool = scenario.gateway, scenario.pool_of(request_class)
-    refusing = found.reason or ""
-    if limit := _refusing(gateway, refusing) or _breaking(scenario, refusing):
-        return limit
-    if found.layer == "gateway":
-        if (workers := gateway.overhead_concurrency) is not None and _all_work(stage, workers):
-            why = f"the gateway's {workers} workers are busy with overhead"
-            return _count("gateway.overhead_concurrency", workers, why)
-        if gateway.rate_limit is not None and found.reason == "rate_limit":
-            rate = gateway.rate_limit.rate_rps
-            why = "the gateway's rate limit refuses them"
-            return _more("gateway.rate_limit.rate_rps", rate, why)
-        if gateway.concurrency is not None:
-            why = "the gateway holds as many open as it may"
-            return _count("gateway.concurrency", gateway.concurrency, why)
+    if declared := _declared(scenario, found):
+        return declared
+    if found.layer == "gateway" and (held := _of_gateway(stage, scenario.gateway)):
+        return held
     if found.layer == "network":
         value = scenario.network.one_way_s
-        return Limit(
+        return CrossedLimit(
             field="network.one_way_s", value=value, candidate=value / 2, why="the way is too long"
         )
-    return _pool_limit(stage, scenario, pool, found)
+    return _of_pool(stage, scenario.pool_of(request_class), found)
 
 
-def _breaking(scenario: Scenario, reason: str) -> Limit | None:
-    """Return the limit of the breaker that refuses; None if the reason is another's."""
-    kind, _, name = reason.partition(":")
-    for rule in scenario.breakers:
-        if kind == "breaker" and rule.name == name and rule.when.above is not None:
-            why = f"the breaker {name} refuses them above {rule.when.above:g} {rule.when.metric}"
-            return _more(f"breakers.{name}.when.above", rule.when.above, why)
+def _declared(scenario: Scenario, found: Blame) -> CrossedLimit | None:
+    for limit in limits(scenario):
+        ends = (limit.layer, limit.reason) == (found.layer, found.reason)
+        if ends and limit.is_set and limit.value is not None:
+            why = limit.why or f"{limit.field} refuses them"
+            return _more(limit.moved_by, limit.value, why)
     return None
 
 
-def _refusing(gateway: Gateway, reason: str) -> Limit | None:
-    """Return the gateway's limit that refuses for a reason; None if the reason is another's."""
-    fields = {"rate_limit": "rate_rps", "token_limit": "rate_tokens_per_s"}
-    fields |= {"request_too_large": "burst_tokens", "quota_exhausted": "tokens"}
-    kind, _, name = reason.partition(":")
-    for part in ("rate_limits", "token_limits", "allowances"):
-        for meter in getattr(gateway, part):
-            if name == meter.name:
-                value, why = getattr(meter, fields[kind]), f"the gateway's {part}.{name} refuses"
-                change = _count if isinstance(value, int) else _more
-                return change(f"gateway.{part}.{name}.{fields[kind]}", value, f"{why} them")
-    accept = gateway.accept
-    if reason == "prompt_too_long" and gateway.max_prompt_tokens is not None:
-        why = "their prompts are longer than the gateway takes"
-        return _count("gateway.max_prompt_tokens", gateway.max_prompt_tokens, why)
-    if reason == "connections_per_caller" and accept and accept.max_per_caller is not None:
-        why = "their callers hold as many connections as they may"
-        return _count("gateway.accept.max_per_caller", accept.max_per_caller, why)
-    if reason == "connection_refused" and accept is not None:
-        if accept.rate_per_s is not None:
-            why = "the gateway accepts too few connections"
-            return _more("gateway.accept.rate_per_s", accept.rate_per_s, why)
-        if accept.max_open is not None:
-            why = "the gateway holds as many connections as it may"
-            return _count("gateway.accept.max_open", accept.max_open, why)
+def _of_gateway(stage: Stage, gateway: Gateway) -> CrossedLimit | None:
+    if (workers := gateway.overhead_concurrency) is not None and _all_work(stage, workers):
+        why = f"the gateway's {workers} workers are busy with overhead"
+        return _more("gateway.overhead_concurrency", workers, why)
+    if gateway.concurrency is not None:
+        why = "the gateway holds as many open as it may"
+        return _more("gateway.concurrency", gateway.concurrency, why)
     return None
 
 
@@ -109,19 +84,18 @@ def _all_work(stage: Stage, workers: int) -> bool:
     rows = stage.run.timeline
     rows = rows[rows["layer"] == "gateway"]
     busy, spans = held_values(rows, "busy_workers", start_s=stage.start_s, end_s=stage.end_s)
-    told = (spans > 0) & ~np.isnan(busy)
-    return bool(
-        told.any() and (busy[told] * spans[told]).sum() >= FULL * workers * spans[told].sum()
-    )
+    known = (spans > 0) & ~np.isnan(busy)
+    worked_s, span_s = (busy[known] * spans[known]).sum(), spans[known].sum()
+    return bool(known.any() and worked_s >= FULL * workers * span_s)
 
 
-def _pool_limit(stage: Stage, scenario: Scenario, pool: Pool, found: Blame) -> Limit:
+def _of_pool(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit:
     """Return what keeps a pool's requests waiting: its batch, its KV, its router, its replicas."""
     path, batching = f"pools.{pool.name}", pool.batching
     if found.layer == "batch_window" and isinstance(batching, DynamicBatching):
         value = batching.max_queue_delay_s
         field = f"{path}.batching.max_queue_delay_s"
-        return Limit(
+        return CrossedLimit(
             field=field, value=value, candidate=value / 2, why="they wait for the window to close"
         )
     if isinstance(batching, ContinuousBatching) and found.layer in _WAITS:
@@ -129,21 +103,21 @@ def _pool_limit(stage: Stage, scenario: Scenario, pool: Pool, found: Blame) -> L
         memory = _level(stage, pool, "kv_usage_fraction", 0.95)
         if running >= FULL * batching.max_num_seqs and not memory >= FULL:
             why = f"replicas run {running:.0f} of {batching.max_num_seqs} sequences at once"
-            return _count(f"{path}.batching.max_num_seqs", batching.max_num_seqs, why)
+            return _more(f"{path}.batching.max_num_seqs", batching.max_num_seqs, why)
     if found.layer == "service_queue" and pool.router.max_in_flight is not None:
         held = _level(stage, pool, "in_flight", 0.95, layer="decode")
         most = pool.router.max_in_flight
         if held >= FULL * most and most < places(pool):
             why = f"the router passes {most} to a replica whose batch holds {places(pool)}"
-            return _count(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
+            return _more(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
     if pool.autoscaler is not None:
         return _scaling_limit(stage, pool, pool.autoscaler)
     why = f"{pool.name} serves no more: its {found.layer.replace('_', ' ')} holds the time"
     value = pool.replicas
-    return Limit(field=f"{path}.replicas", value=value, candidate=value + 1, why=why)
+    return CrossedLimit(field=f"{path}.replicas", value=value, candidate=value + 1, why=why)
 
 
-def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> Limit:
+def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> CrossedLimit:
     """Return what keeps an autoscaler from more replicas: its most of them, or when it asks."""
     rows = stage.run.timeline
     own = rows[(rows["replica"] == pool.name) & (rows["metric"] == "replicas_desired")]
@@ -153,11 +127,11 @@ def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> Limit:
     if most >= rules.max_replicas:
         why = f"its autoscaler may have {counted(rules.max_replicas, 'replica')} and wanted them"
         value = rules.max_replicas
-        return Limit(field=f"{path}.max_replicas", value=value, candidate=value + 1, why=why)
+        return CrossedLimit(field=f"{path}.max_replicas", value=value, candidate=value + 1, why=why)
     target = rules.metrics[0].target
     why = f"its autoscaler wanted {most:g} of {counted(rules.max_replicas, 'replica')}: too late"
     field = f"{path}.metrics.0.target"
-    return Limit(field=field, value=target, candidate=target / MORE, why=why)
+    return CrossedLimit(field=field, value=target, candidate=target / MORE, why=why)
 
 
 def places(pool: Pool) -> int:
@@ -174,7 +148,7 @@ _WAITS = ("service_queue", "scheduler_queue")
 def _level(
     stage: Stage, pool: Pool, metric: str, quantile: float, *, layer: str | None = None
 ) -> float:
-    """Return a quantile over time of a metric of a pool's replicas; NaN where it is not told.
+    """Return a quantile over time of a metric of a pool's replicas; NaN if not known.
 
     ``running`` is the sum of what a replica prefills and decodes.
     """
@@ -187,12 +161,12 @@ def _level(
     if layer is not None:
         rows = rows[rows["layer"] == layer]
     values, spans = held_values(rows, metric, start_s=stage.start_s, end_s=stage.end_s)
-    told = (spans > 0) & ~np.isnan(values)
-    if not told.any():
+    known = (spans > 0) & ~np.isnan(values)
+    if not known.any():
         return math.nan
-    order = np.argsort(values[told])
-    share = np.cumsum(spans[told][order]) / spans[told].sum()
-    return float(values[told][order][np.searchsorted(share, quantile - 1e-12)])
+    order = np.argsort(values[known])
+    share = np.cumsum(spans[known][order]) / spans[known].sum()
+    return float(values[known][order][np.searchsorted(share, quantile - 1e-12)])
 
 
 def served_replicas(stage: Stage, pool: Pool) -> list[str]:
@@ -201,9 +175,7 @@ def served_replicas(stage: Stage, pool: Pool) -> list[str]:
     return [str(n) for n in known if str(n).rpartition("-")[0] == pool.name]
 
 
-def _more(field: str, value: float, why: str) -> Limit:
-    return Limit(field=field, value=value, candidate=value * MORE, why=why)
-
-
-def _count(field: str, value: int, why: str) -> Limit:
-    return Limit(field=field, value=value, candidate=math.ceil(value * MORE), why=why)
+def _more(field: str, value: float, why: str) -> CrossedLimit:
+    """Return the limit with the value to try: more of it, a whole number where it is one."""
+    candidate = math.ceil(value * MORE) if isinstance(value, int) else value * MORE
+    return CrossedLimit(field=field, value=value, candidate=candidate, why=why)
