@@ -30,7 +30,7 @@ CHANGES = {
     "hosts.search-1.compute_units": 16.0,
     "breakers": "tiered-default",
     "pools.llm.replicas": 5,
-    "gateway.rate_limit": None,
+    "gateway.rate_limits": [],
     "classes.chat.retry.max_attempts": 3,
     "classes.chat.cached_fraction": 0.5,
     "classes.chat.demand.compute_units": 3.0,
