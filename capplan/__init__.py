@@ -27,7 +27,8 @@ _HOME = {
     "calibrate": "capplan.calibration",
     "validate": "capplan.validation",
     "judge": "capplan.slo",
-    "sweep": "capplan.sweep",
+    "pool_studies": "capplan.grid",
+    "sweep": "capplan.grid",
     "run_stages": "capplan.stages",
     "size": "capplan.sizing",
 }

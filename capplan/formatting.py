@@ -147,6 +147,19 @@ def in_layer(layer: str) -> str:
     return PLACES.get(layer, f"in the {in_words(layer)}")
 
 
+def axis_title(name: str) -> str:
+    """Return a field's name in words with its unit, as an axis is titled.
+
+    >>> axis_title("max_queue_delay_s"), axis_title("load_rps"), axis_title("max_num_seqs")
+    ('max queue delay (s)', 'load (requests/s)', 'max num seqs')
+    """
+    units = ((suffix, unit.strip()) for suffix, _, unit in (*UNITS, ("_s", 1.0, "s")))
+    for suffix, unit in units:
+        if name.endswith(suffix):
+            return f"{in_words(name.removesuffix(suffix))} ({unit})"
+    return in_words(name)
+
+
 def in_words(name: str) -> str:
     """Return a name in words, the field's abbreviations in capitals.
 

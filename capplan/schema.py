@@ -135,6 +135,14 @@ TIMELINE: tuple[Column, ...] = (
 """One row per observation of a metric of a layer."""
 
 OUTCOMES = ("succeeded", "rejected", "timed_out", "cancelled", "failed", "in_flight")
+POINT_STATES = {
+    "pass": "inside the budget",
+    "retest": "inside, not proven",
+    "fail": "failed",
+    "unknown": "unknown",
+}
+"""Outcome of a point of a grid -> its state in words. Not proven: every estimate keeps its promise,
+and some 95 % interval still reaches beyond it."""
 LAYERS = (
     "caller",
     "network",

@@ -250,11 +250,11 @@ EACH = {
         IN_QUEUE,
         {"reference": IN_QUEUE, "queue": "scheduler queue", **SURGE},
     ),
-    "goodput_by_batch": (
+    "goodput_by_point": (
         GRID,
         {"across": "max batch", "down": "delay (ms)", "reference": (128, 50), "chosen": (64, 50)},
     ),
-    "throughput_against_tail": (GRID, {}),
+    "throughput_against_tail": (GRID, {"across": "max batch", "down": "delay (ms)"}),
     "figures_by_bucket": (BUCKETS, {}),
     "slowdown_by_batch": (SLOWDOWNS, {"across": "max batch"}),
     "goodput_by_replicas": (

@@ -6,7 +6,7 @@ chart whose titles come from the columns. :func:`use_theme` sets look and render
 
 from capplan.charts.batching import (
     figures_by_bucket,
-    goodput_by_batch,
+    goodput_by_point,
     slowdown_by_batch,
     throughput_against_tail,
 )
@@ -48,7 +48,7 @@ __all__ = [
     "fits_beside_data",
     "flows_by_load",
     "flows_in_overload",
-    "goodput_by_batch",
+    "goodput_by_point",
     "goodput_by_replicas",
     "in_flight_over_time",
     "in_flight_readings",

@@ -22,13 +22,13 @@ from capplan.charts.parts import (
     y,
 )
 from capplan.charts.theme import BLACK, GREEN, GREY, SKY_BLUE, VERMILLION, WIDTH
-from capplan.schema import Column
+from capplan.schema import POINT_STATES, Column
 
-STATES = ("inside the budget", "inside, not proven", "failed", "unknown")
-"""How a point of a sweep is judged."""
+STATES = tuple(POINT_STATES.values())
+"""How a point of a grid is judged."""
 
 
-def goodput_by_batch(
+def goodput_by_point(
     frame: pd.DataFrame,
     *,
     across: str,
@@ -44,7 +44,7 @@ def goodput_by_batch(
     ``reference`` is a point to compare with (dashed), ``chosen`` the one picked (solid).
     """
     shown = (c.ACROSS, c.DOWN, c.GOODPUT, c.THROUGHPUT, c.TAIL, c.STATE)
-    frame = checked(frame, shown, chart="goodput_by_batch")
+    frame = checked(frame, shown, chart="goodput_by_point")
     frame = frame.assign(good=frame[c.STATE.name].isin(STATES[:2]), label=_grid_labels(frame))
     base = (
         alt.Chart(frame, title="Goodput by batch size and window")
@@ -73,14 +73,15 @@ def goodput_by_batch(
     return layered(*layers)
 
 
-def throughput_against_tail(frame: pd.DataFrame) -> alt.LayerChart:
-    """Return each point of a sweep by its tail and its throughput, failed ones apart.
+def throughput_against_tail(frame: pd.DataFrame, *, across: str, down: str) -> alt.LayerChart:
+    """Return each point of a grid by its tail and its throughput, failed ones apart.
 
     ``frame`` has the columns ``tail_of_promise``, ``throughput_rps``, ``goodput_rps``, ``across``,
     ``down``, ``state``. Points whose tail does not exist (too many failures) stand at the right
     edge.
     """
-    shown = (c.TAIL, c.THROUGHPUT, c.GOODPUT, c.ACROSS, c.DOWN, c.STATE)
+    fields = Column(c.ACROSS.name, "", across), Column(c.DOWN.name, "", down)
+    shown = (c.TAIL, c.THROUGHPUT, c.GOODPUT, *fields, c.STATE)
     frame = checked(frame, shown, chart="throughput_against_tail")
     encoded = {
         "y": y(c.THROUGHPUT, scale=alt.Scale(zero=True)),
@@ -170,7 +171,8 @@ def _state_colour() -> alt.Color:
 
 def _grid_labels(frame: pd.DataFrame) -> pd.Series:
     marks = frame[c.STATE.name].map(dict(zip(STATES, ("", " ~", " ✗", " ?"), strict=True)))
-    return frame[c.GOODPUT.name].map(lambda value: f"{value:.3g}") + marks.fillna("")
+    goodput = frame[c.GOODPUT.name].map("{:.3g}".format).replace("nan", "")
+    return goodput + marks.fillna("")
 
 
 def _outlined(like: alt.Chart, point: tuple[float, float], *, dashed: bool) -> alt.LayerChart:

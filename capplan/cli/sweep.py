@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.output import print_json
 from capplan.cli.parsing import (
     add_backend,
     add_check,
@@ -23,19 +23,6 @@ from capplan.cli.parsing import (
     scenario_of,
 )
 
-if TYPE_CHECKING:
-    from capplan.sweep import SweepResult
-
-FIGURES = {
-    "outcome": "verdict",
-    "goodput_rps": "goodput (1/s)",
-    "throughput_rps": "answered (1/s)",
-    "ttft_censored_p99_s": "TTFT p99 (s)",
-    "e2e_censored_p99_s": "E2E p99 (s)",
-    "timeout_fraction": "timed out",
-    "reason": "infeasible because",
-}
-
 
 def add(commands: Any) -> None:
     """Offer the command."""
@@ -44,7 +31,7 @@ def add(commands: Any) -> None:
         "sweep",
         "simulate every combination of varied fields",
         _run,
-        "Points share the drawn crowd; one that can't be built or run is a row with its reason.",
+        "Points share the drawn requests; one that cannot run is a row with its reason.",
     )
     add_scenario(parser)
     parser.add_argument(
@@ -71,14 +58,16 @@ def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
     vary = _grid(args.vary)
 
-    from capplan.sweep import sweep
+    from capplan.grid import sweep
 
     swept = sweep(scenario, vary, seed=args.seed, jobs=args.jobs, replications=args.replications)
     record = swept.write(args.out)
     if args.json:
-        print_json(_document(swept, record.run_id))
+        tables = {"points": swept.frame, "by_class": swept.by_class}
+        print_json({"run_id": record.run_id, **tables, "verdict": swept.verdict})
     else:
-        _print(swept, vary, args.out)
+        verdict = swept.verdict["outcome"]
+        sys.stdout.write(f"{swept.as_text()}\nverdict: {verdict}\nstored in {args.out}\n")
     return exits.checked(swept.verdict["outcome"], check=args.check)
 
 
@@ -99,22 +88,3 @@ def _values(field: str, text: str) -> list[Any]:
     if not values:
         raise DataError("at least one value", field=f"--vary {field}", value=text)
     return list(values)
-
-
-def _document(swept: SweepResult, run_id: str) -> Mapping[str, Any]:
-    by_class = swept.by_class
-    return {
-        "run_id": run_id,
-        "points": swept.frame,
-        "by_class": by_class,
-        "verdict": swept.verdict,
-    }
-
-
-def _print(swept: SweepResult, vary: Mapping[str, Any], out: str) -> None:
-    frame = swept.frame
-    shown = [name for name in FIGURES if name in frame and frame[name].notna().any()]
-    rows = frame[[*vary, *shown]].itertuples(index=False)
-    print_table(rows, [*vary, *(FIGURES[name] for name in shown)])
-    print_verdict(swept.verdict)
-    sys.stdout.write(f"\nstored in {out}\n")

@@ -7,12 +7,9 @@ from capplan.display import table
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.pages import (
     acceptance,
-    batching,
-    buckets,
     budget,
     fidelity,
     goals,
-    pools,
     ramp,
     recomputed,
     sizing,
@@ -25,8 +22,6 @@ from capplan.pages.showing import drawn, show
 __all__ = [
     "Page",
     "acceptance",
-    "batching",
-    "buckets",
     "budget",
     "conclude",
     "counted",
@@ -38,7 +33,6 @@ __all__ = [
     "in_layer",
     "listed",
     "open_page",
-    "pools",
     "ramp",
     "recomputed",
     "rule_words",

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.evidence import RunRecord
+    from capplan.grid import SweepResult
     from capplan.results import RunResult
     from capplan.scenario import Scenario
-    from capplan.sweep import SweepResult
     from capplan.traffic.trace import Trace
     from capplan.verdict import Verdict
 

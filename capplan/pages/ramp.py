@@ -11,7 +11,7 @@ import numpy as np
 
 from capplan.formatting import format_value, in_layer, rule_words
 from capplan.pages import acceptance
-from capplan.pages.loads import at_load, busiest, rate_rps
+from capplan.traffic.stretch import at_load, busiest, rate_rps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -138,9 +138,9 @@ def crash(page: Page, replicas: int, *, lost: int, requests: int) -> tuple[Scena
 
     Where the pool's cold start is unknown they stay away.
     """
-    from capplan.pages.loads import busiest
     from capplan.scenario.files import with_values
     from capplan.simulation import simulate
+    from capplan.traffic.stretch import busiest
 
     trace = busiest(page.draw(), requests)
     pool = page.scenario.pool()

@@ -2,7 +2,7 @@
 
 from capplan.results.conservation import check_conservation, conservation_table
 from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
-from capplan.results.groups import grouped, length_bucket, phase
+from capplan.results.groups import by_bucket, grouped, length_bucket, phase
 from capplan.results.headline import goodput, headline, outcome_counts, system_stability
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
@@ -17,6 +17,7 @@ __all__ = [
     "SEGMENTS",
     "DrawnTrace",
     "RunResult",
+    "by_bucket",
     "check_conservation",
     "conservation_table",
     "cost_usd",

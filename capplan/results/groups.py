@@ -83,3 +83,35 @@ def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
     stage = np.where(time < begin, "before fault", np.where(time < end, "fault", "after fault"))
     joined = [f"{one}, {other}" for one, other in zip(load, stage, strict=True)]
     return np.array(joined, dtype=object)
+
+
+def by_bucket(result: RunResult) -> pd.DataFrame:
+    """Return latency, flow, errors, waste and memory by class, priority and length bucket.
+
+    ``cancelled_tokens`` were computed for requests that did not succeed; ``held_tokens`` are the
+    tokens in KV cache, averaged over time: the prompt all the while, the output growing evenly.
+    """
+    keys = ["request_class", "priority", "length_bucket"]
+    requests = per_request(result)
+    table = grouped(result, by=keys, table=requests)
+    span = result.duration_s - result.judged_from_s
+    attempts = result.judged
+    tokens = attempts["prompt_tokens"] + attempts["output_tokens"] / 2
+    attempts = attempts.assign(
+        length_bucket=length_bucket(attempts["prompt_tokens"]),
+        held=tokens * (attempts["decode_end_s"] - attempts["batch_in_s"]),
+    )
+    keyed = requests.assign(length_bucket=length_bucket(requests["prompt_tokens"]))
+    index = pd.MultiIndex.from_frame(table[keys])
+    wasted = keyed.groupby(keys, observed=True)["wasted_tokens"].sum().reindex(index)
+    held = attempts.groupby(keys, observed=True)["held"].sum(min_count=1).reindex(index)
+    return table[[*keys, "requests"]].assign(
+        ttft_p99_s=table["ttft_censored_p99_s"],
+        e2e_p99_s=table["e2e_censored_p99_s"],
+        throughput_rps=table["succeeded"] / span,
+        goodput_rps=table["good_fraction"] * table["requests"] / span,
+        errors=table["rejected"] + table["failed"],
+        timeouts=table["timed_out"],
+        cancelled_tokens=wasted.to_numpy(),
+        held_tokens=held.to_numpy() / span,
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capplan.formatting import counted
+from capplan.formatting import format_value, in_layer, rule_words
 from capplan.widgets.explorer import Control, Explorer, Values, View
-from capplan.widgets.judging import broken, judged_as_shown
+from capplan.widgets.rerun import SHOWN_REQUESTS, broken, flow_sentence, judged_as_shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.traffic.trace import Trace
 
-SHOWN_REQUESTS = 1000
-"""Requests of the busiest stretch that are simulated anew for each division."""
 PERCENT = 100.0
 
 
@@ -35,8 +33,8 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
     """
     from capplan.budget import WAITING, allocate, apply, rebalance, with_shares
     from capplan.pages.budget import remaining, tail_waits
-    from capplan.pages.loads import busiest
     from capplan.simulation import simulate
+    from capplan.traffic.stretch import busiest
 
     own = allocate(scenario, trace=trace)
     start = whole(_percentages(min(own.classes, key=remaining)))
@@ -92,13 +90,11 @@ def _percentages(budget: ClassBudget) -> Values:
 
 def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
     from capplan import charts
-    from capplan.pages import format_value, in_layer, rule_words
-    from capplan.results import headline
 
     over = waits[waits["over"]]
     breaks = [
-        f"{row['request_class']} waits {format_value(row['wait_s'], '_s')} {in_layer(row['layer'])}, "
-        f"more than its {format_value(row['share_s'], '_s')}"
+        f"{row['request_class']} waits {format_value(row['wait_s'], '_s')} "
+        f"{in_layer(row['layer'])}, more than its {format_value(row['share_s'], '_s')}"
         for row in over.to_dict("records")
     ]
     breaks += [
@@ -106,16 +102,9 @@ def _view(budget: WaitBudget, waits: pd.DataFrame, result: RunResult) -> View:
         for f in budget.findings
         if f.outcome in ("fail", "blocked")
     ]
-    figures = headline(result)
-    sentence = (
-        f"Of {counted(figures['offered'], 'request')} of the busiest stretch, simulated with "
-        "the limits "
-        f"that follow, {format_value(figures['error_rate_fraction'], '_fraction')} are refused or fail, "
-        f"{format_value(figures['timeout_fraction'], '_fraction')} time out, and "
-        f"{format_value(figures['goodput_fraction'], '_fraction')} keep every promise."
-    )
+    of = "of the busiest stretch, simulated with the limits that follow"
     return View(
         charts=(charts.waits_against_shares(waits),),
-        sentences=(sentence,),
+        sentences=(flow_sentence(result, of),),
         broken=(*breaks, *broken(result)),
     )

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from capplan import pages, widgets
+import capplan as cp
+from capplan import pages
 from capplan.budget import WAITING
-from capplan.widgets.batching import explore_batch_window
 from capplan.widgets.budget import explore_wait_budget
-from capplan.widgets.margin import explore_failure_margin
+from capplan.widgets.rerun import explore_batch_window, explore_failure_margin
 
 SECONDS = 10.0
 """A move is meant to take less than one; a loaded machine may take longer."""
@@ -61,9 +61,14 @@ def test_the_wait_budget_starts_as_the_scenario_divides_it(page, trace):
     assert "keep every promise" in said(view)
 
 
-@pytest.mark.parametrize(("kind", "field"), [("continuous", "max_num_seqs"), ("dynamic", "load")])
-def test_the_batch_window_is_simulated_anew(page, kind, field):
-    study = pages.pools.study_pool(page, kind, requests=3000, load=1.0)
+def studied(page, trace, pool, requests):
+    studies = cp.pool_studies(page.scenario, trace, requests=requests, seed=1)
+    return next(one for one in studies if one.pool.name == pool)
+
+
+@pytest.mark.parametrize(("pool", "field"), [("llm", "max_num_seqs"), ("labelling", "load")])
+def test_the_batch_window_is_simulated_anew(page, trace, pool, field):
+    study = studied(page, trace, pool, 3000)
     explorer = explore_batch_window(study)
     explorer.widget()
     before, text = specs(explorer), explorer.text.value
@@ -73,18 +78,11 @@ def test_the_batch_window_is_simulated_anew(page, kind, field):
     assert explorer.text.value != text
 
 
-def test_a_batch_too_small_for_the_load_breaks_promises(page):
-    study = pages.pools.study_pool(page, "continuous", requests=1000, load=1.0)
+def test_a_batch_too_small_for_the_load_breaks_promises(page, trace):
+    study = studied(page, trace, "llm", 1000)
     explorer = explore_batch_window(study)
     view = explorer.look({**explorer.values(), "max_num_seqs": 1})
     assert any("chat" in text for text in view.broken)
-
-
-def test_a_scenario_without_such_a_pool_says_so(monkeypatch):
-    shown = []
-    monkeypatch.setattr(pages, "show", lambda *parts: shown.extend(parts))
-    widgets.batch_window(None)
-    assert shown == [pages.pools.NO_POOL]
 
 
 def test_losing_replicas_under_load_breaks_and_more_replicas_mend(page, trace):

@@ -3,11 +3,12 @@ import pandas as pd
 import pytest
 
 from capplan.evidence import read_run
+from capplan.grid import sweep
+from capplan.grid.sweep import _flat
 from capplan.results import headline
 from capplan.scenario.files import load_scenario
 from capplan.schema import DataError
 from capplan.simulation import simulate
-from capplan.sweep import _flat, sweep
 from capplan.traffic.draw import draw
 
 SEQS = "pools.llm.batching.max_num_seqs"

@@ -1,7 +1,7 @@
 """Grids over any field of a scenario: the same requests against every point.
 
-Points are compared under common random numbers: unless a varied field affects
-the traffic, every point of a replication gets the same drawn trace.
+Points are compared under common random numbers: unless a varied field affects the
+traffic, every point of a replication gets the same drawn trace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,9 +21,9 @@ from tqdm import tqdm as terminal_tqdm
 from tqdm.auto import tqdm as notebook_tqdm
 
 from capplan.encoding import plain
-from capplan.evidence import Inputs, RunRecord, TraceIdentity, store
-from capplan.formatting import counted
-from capplan.results import headline
+from capplan.evidence import Inputs, TraceIdentity
+from capplan.grid.result import SweepResult
+from capplan.results import by_bucket, headline
 from capplan.scenario import Scenario
 from capplan.scenario.fields import effects
 from capplan.scenario.files import with_values
@@ -36,6 +35,7 @@ from capplan.slo import judge
 from capplan.traffic.draw import draw
 
 if TYPE_CHECKING:
+    from capplan.results import RunResult
     from capplan.traffic.trace import Trace
     from capplan.verdict import Verdict
 
@@ -45,46 +45,9 @@ CLOCKS = ("wall_s", "simulated_requests_per_wall_s")
 """Figures of the machine, not of the model: two equal sweeps differ in them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SweepResult:
-    """A swept grid.
-
-    ``frame`` has one row per point and replication, in the order of the grid: ``point``,
-    ``replication``, one column per varied field, ``feasible``, ``reason`` (why it is not),
-    ``outcome`` of the verdict, ``latency_of_promise`` (the worst latency ÷ its promise), and the
-    headline figures with the part before the unit
-    (``ttft_p99_s``, ``queue_wait_gateway_p99_s``). ``by_class`` has the same per request class.
-    """
-
-    inputs: Inputs
-    frame: pd.DataFrame
-    by_class: pd.DataFrame
-
-    @property
-    def verdict(self) -> dict[str, Any]:
-        """Return the verdict: ``pass`` if some point passes in each of its replications."""
-        ends = self.frame.groupby("point")["outcome"].agg(set)
-        passed = [point for point, outcomes in ends.items() if outcomes == {"pass"}]
-        known = all(outcomes <= {"pass", "fail"} for outcomes in ends)
-        outcome = "pass" if passed else "fail" if known else "unknown"
-        reason = {
-            "rule": "some point keeps every promise in each of its replications",
-            "value": len(passed),
-            "limit": 1,
-            "evidence": counted(len(ends), "point"),
-            "next_action": None if passed else "widen the grid, or change what is not varied",
-        }
-        return {"outcome": outcome, "reasons": [reason]}
-
-    def write(self, folder: str | Path) -> RunRecord:
-        """Store the grid in ``folder``; same rules as :func:`capplan.evidence.write_run`."""
-        tables = {"sweep": self.frame, "by_class": self.by_class}
-        return store(self.inputs, tables, folder, self.verdict)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One run of the grid; ``scenario`` is None where the point is infeasible."""
+class Task:
+    """One run of the grid; ``scenario`` is None if the point is infeasible."""
 
     point: int
     replication: int
@@ -92,7 +55,17 @@ class _Run:
     setting: tuple[Any, ...]
     scenario: Scenario | None
     reason: str | None
+    as_is: bool
     trace: Trace | None
+    by_bucket: bool
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Return what its rows start with."""
+        return {"point": self.point, "replication": self.replication, "setting": self.setting}
+
+
+Rows = list[dict[str, Any]]
 
 
 def sweep(
@@ -103,6 +76,7 @@ def sweep(
     jobs: int = 1,
     replications: int = 1,
     trace: Trace | None = None,
+    by_bucket: bool = False,
     progress: bool | None = None,
 ) -> SweepResult:
     """Simulate every combination of the varied fields and return their figures.
@@ -120,6 +94,8 @@ def sweep(
     trace
         A drawn trace for every run; None draws one per replication, shared by all points unless
         a varied field affects the traffic.
+    by_bucket
+        Take the figures of each class and length bucket too.
     progress
         Show a progress bar; None = on a terminal only.
 
@@ -132,15 +108,36 @@ def sweep(
         For an empty grid, or counts below 1.
     """
     _check(vary, jobs=jobs, replications=replications)
-    runs = list(_runs(scenario, vary, seed=seed, replications=replications, trace=trace))
-    answers = list(_answers(runs, jobs, progress))
+    shared: list[Trace | None] = [trace] * replications
+    if trace is None and not _changes_trace(scenario, vary):
+        shared = [draw(scenario, seed=seed, replication=r) for r in range(replications)]
+    points = [_point(scenario, vary, values) for values in itertools.product(*vary.values())]
+    tasks = [
+        Task(
+            point=index,
+            replication=replication,
+            seed=seed,
+            setting=setting,
+            scenario=changed,
+            reason=reason,
+            as_is=changed == scenario,
+            trace=drawn,
+            by_bucket=by_bucket,
+        )
+        for index, (setting, changed, reason) in enumerate(points)
+        for replication, drawn in enumerate(shared)
+    ]
+    answers = list(_answers(tasks, jobs, progress))
     asked = {"vary": {f: list(v) for f, v in vary.items()}, "replications": replications}
-    identity = TraceIdentity.of(runs[0].trace) if runs[0].trace is not None else None
+    identity = None if shared[0] is None else TraceIdentity.of(shared[0])
     inputs = Inputs(kind="sweep", scenario=scenario, seed=seed, trace=identity, asked=asked)
+    rows, classes, buckets = ([row for part in parts for row in part]
+                              for parts in zip(*answers, strict=True))  # fmt: skip
     return SweepResult(
         inputs=inputs,
-        frame=_frame(vary, [row for row, _ in answers]),
-        by_class=_frame(vary, [row for _, rows in answers for row in rows]),
+        frame=_frame(vary, rows),
+        by_class=_frame(vary, classes),
+        by_bucket=_frame(vary, buckets),
     )
 
 
@@ -152,32 +149,6 @@ def _check(vary: Mapping[str, Sequence[Any]], *, jobs: int, replications: int) -
     if min(jobs, replications) < 1:
         msg = f"jobs and replications must be at least 1, got {jobs} and {replications}"
         raise ValueError(msg)
-
-
-def _runs(
-    scenario: Scenario,
-    vary: Mapping[str, Sequence[Any]],
-    *,
-    seed: int,
-    replications: int,
-    trace: Trace | None,
-) -> Iterator[_Run]:
-    points = [_point(scenario, vary, values) for values in itertools.product(*vary.values())]
-    shared: list[Trace | None] = [trace] * replications
-    if trace is None and not _changes_trace(scenario, vary):
-        shared = [draw(scenario, seed=seed, replication=r) for r in range(replications)]
-    for (index, (values, changed, reason)), r in itertools.product(
-        enumerate(points), range(replications)
-    ):
-        yield _Run(
-            point=index,
-            replication=r,
-            seed=seed,
-            setting=values,
-            scenario=changed,
-            reason=reason,
-            trace=shared[r],
-        )
 
 
 def _point(
@@ -219,47 +190,54 @@ def _changes_trace(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> boo
 
 
 def _answers(
-    runs: Sequence[_Run], jobs: int, progress: bool | None
-) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    tasks: Sequence[Task], jobs: int, progress: bool | None
+) -> Iterator[tuple[Rows, Rows, Rows]]:
     tqdm = notebook_tqdm if progress else terminal_tqdm
     off = None if progress is None else not progress
-    bar = {"total": len(runs), "desc": "sweep", "unit": "run", "disable": off, "leave": False}
-    if jobs == 1 or len(runs) == 1:
-        yield from tqdm(map(_answer, runs), **bar)
+    bar = {"total": len(tasks), "desc": "sweep", "unit": "run", "disable": off, "leave": False}
+    if jobs == 1 or len(tasks) == 1:
+        yield from tqdm(map(_answer, tasks), **bar)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=min(jobs, len(runs)), mp_context=spawn) as pool:
+    with ProcessPoolExecutor(max_workers=min(jobs, len(tasks)), mp_context=spawn) as pool:
         try:
-            yield from tqdm(pool.map(_answer, runs), **bar)
+            yield from tqdm(pool.map(_answer, tasks), **bar)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _answer(run: _Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the row of one run, and its rows by class."""
-    key = {"point": run.point, "replication": run.replication, "setting": run.setting}
-    if run.scenario is None:
-        return {**key, "feasible": False, "reason": run.reason, "outcome": "fail"}, []
-    trace = run.trace
-    if trace is None:
-        trace = draw(run.scenario, seed=run.seed, replication=run.replication)
+def _answer(task: Task) -> tuple[Rows, Rows, Rows]:
+    """Return the row of one run, its rows by class, and those by bucket if asked for."""
+    start, reason = {**task.key, "as_is": task.as_is}, task.reason
     try:
-        result = simulate(run.scenario, trace=trace, seed=run.seed, replication=run.replication)
+        result = None if task.scenario is None else _simulated(task, task.scenario)
     except DataError as err:
-        return {**key, "feasible": False, "reason": _reason(err), "outcome": "fail"}, []
+        result, reason = None, _reason(err)
+    if result is None:
+        return [{**start, "feasible": False, "reason": reason, "outcome": "fail"}], [], []
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
     classes = figures.pop("by_class")
     del figures["breakers"]  # a table of its own, in each run's document
-    verdict = judge(result, run.scenario)
+    verdict = judge(result, task.scenario)
     end = {
         "feasible": True,
         "reason": None,
         "outcome": verdict.outcome,
         "latency_of_promise": _latency_of_promise(verdict),
     }
-    by_class = [{**key, "request_class": n, **_flat(f)} for n, f in classes.items()]
-    return {**key, **end, **_flat(figures)}, by_class
+    by_class = [{**task.key, "request_class": n, **_flat(f)} for n, f in classes.items()]
+    buckets = by_bucket(result).to_dict("records") if task.by_bucket else []
+    return (
+        [{**start, **end, **_flat(figures)}],
+        by_class,
+        [{**task.key, **{str(name): value for name, value in row.items()}} for row in buckets],
+    )
+
+
+def _simulated(task: Task, scenario: Scenario) -> RunResult:
+    trace = task.trace or draw(scenario, seed=task.seed, replication=task.replication)
+    return simulate(scenario, trace=trace, seed=task.seed, replication=task.replication)
 
 
 def _latency_of_promise(verdict: Verdict) -> float:
