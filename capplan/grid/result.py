@@ -56,8 +56,9 @@ class SweepResult(Displayed):
     ``frame`` has one row per point and replication, in the order of the grid: ``point``,
     ``replication``, one column per varied field, ``as_is`` (the point is the scenario as it
     stands), ``feasible``, ``reason`` (why it is not), ``outcome`` of the verdict,
-    ``latency_of_promise`` (the worst latency ÷ its promise), and the headline figures with the
-    part before the unit (``ttft_p99_s``, ``queue_wait_gateway_p99_s``). ``by_class`` has the same
+    ``latency_of_promise`` (the worst latency ÷ its promise), ``equal_lengths`` (of the requests of
+    a class, so that nothing follows for others), and the headline figures with the part before the
+    unit (``ttft_p99_s``, ``queue_wait_gateway_p99_s``). ``by_class`` has the same
     per request class; ``by_bucket`` the table of :func:`capplan.results.by_bucket`, if asked for.
     """
 
@@ -130,7 +131,7 @@ class SweepResult(Displayed):
         """Return the chosen point as plain values: fields, outcome, summary, and the fields now."""
         chosen, now = self.chosen, self._as_is
         failed = (self.points["state"] == POINT_STATES["fail"]).all()
-        outcome = "fail" if failed else "unknown"
+        outcome = "fail" if failed and not self._equal_lengths else "unknown"
         return {
             "fields": self._setting(chosen),
             "outcome": outcome if chosen is None else chosen["outcome"],
@@ -145,8 +146,9 @@ class SweepResult(Displayed):
         chosen, now = self.chosen, self._as_is
         own = "" if now is None else f" The scenario has {self._words(now)}."
         if chosen is None:
-            unknown = POINT_STATES["unknown"] in states
-            end = " **The conclusion is unknown.**" if unknown else ""
+            end = ""
+            if self._equal_lengths:
+                end = " All requests of a class are equally long: **the conclusion is unknown.**"
             return f"No point of {self._of} is shown to keep every promise: {counts}.{end}{own}"
         return (
             f"**Chosen for {self._of}: {self._words(chosen)}** ({chosen['outcome']}), the most "
@@ -210,6 +212,10 @@ class SweepResult(Displayed):
             best=rows[rows["point"] == best.name],
             at=self._words(best),
         )
+
+    @property
+    def _equal_lengths(self) -> bool:
+        return bool(self.frame["equal_lengths"].eq(True).any())
 
     @property
     def _as_is(self) -> pd.Series[Any] | None:

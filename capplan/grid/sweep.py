@@ -225,6 +225,7 @@ def _answer(task: Task) -> tuple[Rows, Rows, Rows]:
         "reason": None,
         "outcome": verdict.outcome,
         "latency_of_promise": _latency_of_promise(verdict),
+        "equal_lengths": any(reason.rule == "equal_lengths" for reason in verdict.reasons),
     }
     by_class = [{**task.key, "request_class": n, **_flat(f)} for n, f in classes.items()]
     buckets = by_bucket(result).to_dict("records") if task.by_bucket else []
