@@ -68,15 +68,15 @@ def cost_usd(result: RunResult, *, pools: tuple[Pool, ...] | None = None) -> flo
 
 
 def cost_usd_per_success(result: RunResult, table: pd.DataFrame) -> float:
-    """Return the cost of all pools per success; NaN unknown, +inf without a success."""
-    return _per(cost_usd(result), int(table["success"].sum()))
+    """Return the cost of all pools per success; NaN unknown, +inf if no request succeeded."""
+    return _per(cost_usd(result), int(table["success"].sum()), len(table))
 
 
 def class_cost_usd_per_success(result: RunResult, table: pd.DataFrame, name: str) -> float:
     """Return a class's cost per success, by :func:`class_cost_usd`; NaN, +inf as for all."""
     own = (table["request_class"] == name).to_numpy(np.bool_)
     successes = int((table["success"].to_numpy(np.bool_) & own).sum())
-    return _per(class_cost_usd(result, table, name), successes)
+    return _per(class_cost_usd(result, table, name), successes, int(own.sum()))
 
 
 def class_cost_usd(result: RunResult, table: pd.DataFrame, name: str) -> float:
@@ -107,7 +107,7 @@ def served_by(scenario: Scenario, pool: Pool) -> list[str]:
     return [c.name for c in scenario.classes if scenario.pool_of(c.name).name == pool.name]
 
 
-def _per(cost: float, successes: int) -> float:
-    if math.isnan(cost):
+def _per(cost: float, successes: int, requests: int) -> float:
+    if math.isnan(cost) or not requests:
         return math.nan
     return cost / successes if successes else math.inf

@@ -83,7 +83,8 @@ def _with_seconds(result: RunResult) -> pd.DataFrame:
     """Return the judged attempts, each with the accelerator time spent on it."""
     attempts = result.judged
     seconds = pd.Series(accelerator_seconds(result), index=result.requests.index)
-    return attempts.assign(accelerator_s=seconds)
+    # An assignment to a frame without rows would give it those of the series.
+    return attempts.assign(accelerator_s=seconds.loc[attempts.index])
 
 
 def _of(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -188,8 +189,8 @@ def _waste(attempts: pd.DataFrame) -> dict[str, float]:
     seconds = attempts["accelerator_s"].to_numpy(np.float64)
     lost = float(seconds[~outcome_is(attempts, "succeeded")].sum())
     return {
-        "wasted_tokens": float(wasted_tokens(attempts).sum()),
-        "wasted_accelerator_s": lost,
+        "wasted_tokens": float(wasted_tokens(attempts).sum()) if len(attempts) else math.nan,
+        "wasted_accelerator_s": lost if len(attempts) else math.nan,
         "wasted_accelerator_fraction": _per(lost, float(seconds.sum())),
     }
 

@@ -27,6 +27,11 @@ from capplan.scenario.part import (
     Quantile,
 )
 
+LeastShare = Annotated[float, Field(gt=0, le=1)]
+"""A share of requests that must be reached; 0 is refused, since every run reaches it."""
+MostShare = Annotated[float, Field(ge=0, lt=1)]
+"""A share of requests that must not be exceeded; 1 is refused, since no run exceeds it."""
+
 
 class Promises(Part):
     """What a class was promised. ``None`` is "no such promise", never "zero".
@@ -43,12 +48,12 @@ class Promises(Part):
     ttft_s: PositiveSeconds | None = None
     tpot_s: PositiveSeconds | None = None
     quantile: Quantile = 0.99
-    availability_fraction: Fraction | None = None
+    availability_fraction: LeastShare | None = None
     """Least share of requests that succeed."""
-    error_rate_fraction: Fraction | None = None
+    error_rate_fraction: MostShare | None = None
     """Largest share of requests that are rejected or fail."""
-    timeout_rate_fraction: Fraction | None = None
-    goodput_fraction: Fraction | None = None
+    timeout_rate_fraction: MostShare | None = None
+    goodput_fraction: LeastShare | None = None
     """Least share of requests that succeed with every per-request promise held."""
     cost_usd_per_success: Positive | None = None
     min_samples: Count | None = None

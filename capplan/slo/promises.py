@@ -26,8 +26,8 @@ LATENCIES = ("e2e_s", "ttft_s", "tpot_s")
 NEXT_LATENCY = "find the layer with the longest wait (segments), then add replicas or shed load"
 NEXT_SHARE = {
     "deadline_s": "raise capacity or refuse earlier: late answers cost as much as timely ones",
-    "availability_fraction": "see which layer ends the requests (books) and why",
-    "error_rate_fraction": "see which limit rejects or which fault fails them (books)",
+    "availability_fraction": "see which layer ends the requests (conservation table) and why",
+    "error_rate_fraction": "see which limit rejects or which fault fails them (conservation table)",
     "timeout_rate_fraction": "see in which queue they time out; shorten it so that it refuses",
     "goodput_fraction": "see which promise breaks first, by class and length bucket",
 }
@@ -114,9 +114,6 @@ def _latency(judged: Judged, rule: str) -> Iterator[Reason]:
     if not applies.any():
         yield _unmeasured(judged, rule, "no answer is streamed")
         return
-    if thin := _thin(judged, rule, censored.size):
-        yield thin
-        return
     if np.isnan(censored).any():
         yield _unmeasured(judged, rule, "successes without a measured value")
         return
@@ -129,6 +126,9 @@ def _latency_reasons(
     probability = judged.promises.quantile
     limit: float = getattr(judged.promises, rule)
     found = quantile_interval(censored, probability)
+    if not found.low > limit and (thin := _thin(judged, rule, censored.size)):
+        yield thin
+        return
     name = f"{rule.removesuffix('_s').upper()} p{100 * probability:g}"
     if origin(judged.promises, "quantile") == "default":
         name += " (the quantile is a default)"
@@ -239,23 +239,29 @@ def _share(
 ) -> Iterator[Reason]:
     """Judge a share of the class's requests against its least or greatest value."""
     n = len(judged.requests)
-    if thin := _thin(judged, rule, n):
-        yield thin
-        return
     found = share_interval(count, n)
     if least is not None:
         outcome, bound = _lower(found, least), f"at least {_plain(least)}"
+        broken = found.high < least
     elif most is not None:
         outcome, bound = _upper(found, most), f"at most {_plain(most)}"
+        broken = found.low > most
     else:
         msg = f"{rule}: a least or a greatest value is needed"
         raise ValueError(msg)
+    if not broken and (thin := _thin(judged, rule, n)):
+        yield thin
+        return
     evidence = f"{count:,} of {n:,} {text}, {_percent(found)}, promised {bound}"
     action = _next(outcome, NEXT_SHARE[rule])
     yield judged.reason(rule, outcome, value=found.value, evidence=evidence, next_action=action)
 
 
 def _thin(judged: Judged, rule: str, n: int) -> Reason | None:
+    """Return that there are too few samples, None if there are enough.
+
+    A pass needs them; a failure whose whole interval lies beyond the limit does not.
+    """
     needed = judged.promises.samples_needed()
     if n >= needed:
         return None

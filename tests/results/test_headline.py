@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import capplan as cp
 from capplan.encoding import plain
 from capplan.results import (
     grouped,
@@ -180,3 +181,12 @@ def _seconds(work):
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+def test_a_window_without_requests_has_no_figures():
+    study = cp.load_scenario("benchmark", values={"requests": 300, "warmup_s": 1e4})
+    figures = headline(cp.simulate(study, seed=1))
+    assert figures["offered"] == 0
+    for name in ("goodput_rps", "cost_usd_per_success", "wasted_tokens", "wasted_accelerator_s",
+                 "wasted_accelerator_fraction", "wasted_token_fraction"):  # fmt: skip
+        assert math.isnan(figures[name]), name

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from capplan.schema import DataError
 from capplan.slo import judge
 
 
@@ -51,6 +52,42 @@ def test_too_few_samples_are_unknown_and_say_how_many_more(run):
     verdict = judge(run(n=900))
     assert verdict.outcome == "unknown"
     assert "insufficient evidence: 900 samples, needs 100 more" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("promises", "rule"),
+    [
+        ({"availability_fraction": 0.99}, "availability_fraction"),
+        ({"error_rate_fraction": 0.01}, "error_rate_fraction"),
+        ({"goodput_fraction": 0.9, "ttft_s": 2.0}, "goodput_fraction"),
+        ({"ttft_s": 2.0}, "ttft_s"),
+        ({"deadline_s": 5.0}, "deadline_s"),
+    ],
+)
+def test_a_certain_failure_needs_no_minimum_of_samples(run, scenario, promises, rule):
+    verdict = judge(run(500, outcome=mix(500, 500, "rejected"), asked=scenario(promises)))
+    assert reason(verdict, rule).outcome == "fail"
+
+
+def test_a_few_failures_that_may_be_chance_stay_unknown(run, scenario):
+    asked = scenario({"availability_fraction": 0.99})
+    verdict = judge(run(40, outcome=mix(40, 1, "rejected"), asked=asked))
+    assert verdict.outcome == "unknown"  # 1 of 40: the interval of the share holds 1 %
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("error_rate_fraction", 1.0),
+        ("timeout_rate_fraction", 1.0),
+        ("availability_fraction", 0.0),
+        ("goodput_fraction", 0.0),
+    ],
+)
+def test_a_promise_that_no_run_can_break_is_refused(scenario, name, value):
+    with pytest.raises(DataError) as caught:
+        scenario({name: value})
+    assert caught.value.field.endswith(name)
 
 
 def test_a_stated_minimum_replaces_the_default(run, scenario):
