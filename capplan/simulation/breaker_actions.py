@@ -1,19 +1,20 @@
-"""What breakers do: at the door of a pool, to its batches, to its standby.
+"""What the actions of breakers do: to requests that reach a pool, to its batches, its standby.
 
-Each action can be begun and ended again, and leaves nothing behind when it has ended.
+:func:`effect_of` maps the actions of :mod:`capplan.scenario.breakers`. An effect begins and ends,
+and leaves nothing behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from capplan.replica.contiguous import ContiguousSpace, copy_s_per_token
 from capplan.replica.limits import NO_LIMITS, Limits
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.breakers import (
     Action,
-    Breaker,
     Greedy,
     MaxTokens,
     PauseAndCompact,
@@ -33,27 +34,22 @@ if TYPE_CHECKING:
     from capplan.simulation.pool import ServingPool
 
 BREAKER = "breaker"
-"""Reason of a refusal, up to the colon behind which stands the rule's name."""
+"""Reason of a refusal; the name of the rule follows after a colon."""
+LIMIT_OF = {
+    "max_num_seqs": "sequences",
+    "max_batch_size": "sequences",
+    "max_num_batched_tokens": "tokens",
+    "max_queue_delay_s": "window_s",
+}
+"""The limit of a batch that each field of ``shrink_batch`` sets."""
+Classes = Collection[str]
 
 
-class Acting(Protocol):
-    """One action of one rule in one pool."""
+class BreakerEntrance:
+    """Stands before a pool and applies the actions of open rules to each request.
 
-    def begin(self) -> None:
-        """Act from now on."""
-
-    def hold(self) -> None:
-        """Go on, on what has come since."""
-
-    def end(self) -> None:
-        """Put everything back."""
-
-
-class Door:
-    """What stands before a pool and acts on each request that reaches it.
-
-    Refusing comes first; who is passed on to another pool meets that pool's door, once; the rest
-    is cheapened and enters.
+    A request is refused, or passed on to the entrance of another pool (once), or its answer is cut
+    and made greedy. Each action is stored under its effect, with the classes that it is for.
     """
 
     def __init__(
@@ -61,167 +57,155 @@ class Door:
         pool: ServingPool,
         *,
         gateway: GatewayHost,
-        doors: Mapping[str, Door],
+        entrances: Mapping[str, BreakerEntrance],
         clock: Clock,
-        width: int,
+        beam_width: int,
     ) -> None:
-        self.refusing: dict[object, tuple[Collection[str], Failure]] = {}
-        self.passing: dict[object, tuple[Collection[str], str]] = {}
-        self.cutting: dict[object, tuple[Collection[str], int]] = {}
-        self.cheapening: dict[object, Collection[str]] = {}
-        """What the actions of open rules do, by action: for these classes."""
+        self.refusing: dict[object, tuple[Classes, Failure]] = {}
+        self.routing: dict[object, tuple[Classes, str]] = {}
+        self.cutting: dict[object, tuple[Classes, int]] = {}
+        self.greedy: dict[object, tuple[Classes, None]] = {}
         self._pool = pool
         self._gateway = gateway
-        self._doors = doors
+        self._entrances = entrances
         self._clock = clock
-        self._width = width
-        self._passed: dict[Attempt, Door] = {}
+        self._beam_width = beam_width
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the gateway."""
-        if not (self.refusing or self.passing or self.cutting or self.cheapening):
+        if not (self.refusing or self.routing or self.cutting or self.greedy):
             self._pool.arrive(attempt)
             return
         name = attempt.request.request_class
-        if failure := self._refusal(name):
-            self._refuse(attempt, failure)
-            return
-        for classes, to in self.passing.values():
-            if name in classes:
-                attempt.routed_to = to
-                attempt.degraded = True
-                self._doors[to].take(attempt)
-                return
-        self._enter(attempt)
+        if not any(name in classes for classes, _ in self.refusing.values()):
+            for classes, to in self.routing.values():
+                if name in classes:
+                    attempt.routed_to = to
+                    attempt.degraded = True
+                    self._entrances[to].take(attempt)
+                    return
+        self.take(attempt)
 
     def take(self, attempt: Attempt) -> None:
-        """Take an attempt that another pool has passed on."""
-        if failure := self._refusal(attempt.request.request_class):
-            self._refuse(attempt, failure)
-        else:
-            self._enter(attempt)
-
-    def refusing_at(self, layer: str) -> dict[object, tuple[Collection[str], Failure]]:
-        """Return what refuses in a layer: here, or at the gateway."""
-        return self._gateway.refusing if layer == "gateway" else self.refusing
-
-    def withdraw(self, attempt: Attempt) -> None:
-        """Give an attempt up, in the pool that it is in."""
-        self.serving(attempt).withdraw(attempt)
-
-    def serving(self, attempt: Attempt) -> ServingPool:
-        """Return the pool that an attempt is in."""
-        return self._doors[attempt.routed_to]._pool if attempt.routed_to else self._pool
-
-    def _refusal(self, name: str) -> Failure | None:
-        return next((told for classes, told in self.refusing.values() if name in classes), None)
-
-    def _refuse(self, attempt: Attempt, failure: Failure) -> None:
-        self._pool.arrived += 1
-        attempt.service_queue_in_s = self._clock.now
-        self._gateway.failed(attempt, failure)
-
-    def _enter(self, attempt: Attempt) -> None:
+        """Take an attempt that is not passed on: refuse or degrade it."""
         name = attempt.request.request_class
+        for classes, failure in self.refusing.values():
+            if name in classes:
+                self._pool.arrived += 1
+                attempt.service_queue_in_s = self._clock.now
+                self._gateway.failed(attempt, failure)
+                return
         for classes, tokens in self.cutting.values():
             if name in classes and attempt.output_tokens > tokens:
                 attempt.output_tokens = tokens
                 attempt.degraded = True
-        if self._width > 1 and any(name in classes for classes in self.cheapening.values()):
+        if self._beam_width > 1 and any(name in classes for classes, _ in self.greedy.values()):
             attempt.greedy = attempt.degraded = True
         self._pool.arrive(attempt)
 
+    def withdraw(self, attempt: Attempt) -> None:
+        """Cancel an attempt in the pool that serves it."""
+        self.serving(attempt).withdraw(attempt)
+
+    def serving(self, attempt: Attempt) -> ServingPool:
+        """Return the pool that serves an attempt."""
+        return self._entrances[attempt.routed_to]._pool if attempt.routed_to else self._pool
+
 
 class Throttle:
-    """The limits of a pool's batches: the tightest of all that open rules ask for."""
+    """The limits of a pool's batches: the tightest of those that open rules set."""
 
     def __init__(self, pool: ServingPool) -> None:
         self._pool = pool
-        self._asked: dict[object, Limits] = {}
-        self._limited: dict[object, Limits] = {}
+        self._set: dict[object, Limits] = {}
+        self._applied: dict[object, Limits] = {}
 
-    def ask(self, who: object, limits: Limits) -> None:
-        """Hold the batches within these limits, until :meth:`drop`."""
-        self._asked[who] = limits
-        self.hold()
+    def set(self, effect: object, limits: Limits) -> None:
+        """Add the limits of an effect, until :meth:`clear`."""
+        self._set[effect] = limits
+        self.apply()
 
-    def drop(self, who: object) -> None:
-        """Ask no longer."""
-        del self._asked[who]
-        self.hold()
+    def clear(self, effect: object) -> None:
+        """Remove the limits of an effect."""
+        del self._set[effect]
+        self.apply()
 
-    def hold(self) -> None:
-        """Set the limits of every replica that has others."""
+    def apply(self) -> None:
+        """Limit every replica that has other limits now."""
         limits = NO_LIMITS
-        for asked in self._asked.values():
-            limits &= asked
-        here = {replica: self._limited.get(replica, NO_LIMITS) for replica in self._pool.replicas}
-        self._limited = dict.fromkeys(here, limits)
-        for replica, now in here.items():
-            if now != limits:
+        for one in self._set.values():
+            limits &= one
+        before = {r: self._applied.get(r, NO_LIMITS) for r in self._pool.replicas}
+        self._applied = dict.fromkeys(before, limits)
+        for replica, current in before.items():
+            if current != limits:
                 replica.limit(limits)
 
 
-class _AtDoor:
-    def __init__(
-        self, action: PerRequest, *, breaker: Breaker, door: Door, classes: set[str]
-    ) -> None:
-        self._action = action
-        self._rule = breaker.name
-        self._door = door
-        self._classes = classes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A pool in which rules act; ``own`` are its classes, ``entrance`` None if no rule needs it."""
+
+    pool: ServingPool
+    rules: Pool
+    gateway: GatewayHost
+    entrance: BreakerEntrance | None
+    throttle: Throttle
+    classes: Collection[RequestClass]
+    own: Classes
+
+
+class Effect:
+    """What one action of one rule does in one pool."""
 
     def begin(self) -> None:
-        door, classes = self._door, self._classes
-        match self._action:
-            case Refuse(at=layer, status=status, retry_after_s=wait_s):
-                told = Failure("rejected", layer, f"{BREAKER}:{self._rule}", status, wait_s)
-                door.refusing_at(layer)[self] = classes, told
-            case Route(to=to):
-                door.passing[self] = classes, to
-            case MaxTokens(tokens=tokens):
-                door.cutting[self] = classes, tokens
-            case Greedy():
-                door.cheapening[self] = classes
+        """Act from now on."""
 
     def hold(self) -> None:
-        pass
+        """Act on what has come since."""
 
     def end(self) -> None:
-        door = self._door
-        match self._action:
-            case Refuse(at=layer):
-                del door.refusing_at(layer)[self]
-            case Route():
-                del door.passing[self]
-            case MaxTokens():
-                del door.cutting[self]
-            case Greedy():
-                del door.cheapening[self]
+        """Undo everything."""
 
 
-class _Throttled:
+class _OnRequests(Effect):
+    """An action on requests: it stands in a table while its rule is open."""
+
+    def __init__(self, table: dict[object, Any], classes: Classes, value: object) -> None:
+        self._table = table
+        self._entry = classes, value
+
+    def begin(self) -> None:
+        self._table[self] = self._entry
+
+    def end(self) -> None:
+        del self._table[self]
+
+
+class _OnBatches(Effect):
+    """An action on the limits of batches, which replicas that join get as well."""
+
     def __init__(self, throttle: Throttle, limits: Limits) -> None:
         self._throttle = throttle
         self._limits = limits
 
     def begin(self) -> None:
-        self._throttle.ask(self, self._limits)
+        self._throttle.set(self, self._limits)
 
     def hold(self) -> None:
-        self._throttle.hold()
+        self._throttle.apply()
 
     def end(self) -> None:
-        self._throttle.drop(self)
+        self._throttle.clear(self)
 
 
-class _Compacting(_Throttled):
-    """Nobody is admitted; what lies apart moves together once, at the cost of the copy."""
+class _Compacting(_OnBatches):
+    """Admit nothing, and move the KV together once, at the cost of the copy."""
 
-    def __init__(self, throttle: Throttle, pool: ServingPool, rules: Pool) -> None:
-        super().__init__(throttle, Limits(sequences=0))
-        self._pool = pool
-        self._copy_s = _copy_s(rules)
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.throttle, Limits(sequences=0))
+        self._pool = place.pool
+        self._copy_s = _copy_s(place.rules)
 
     def begin(self) -> None:
         super().begin()
@@ -231,72 +215,64 @@ class _Compacting(_Throttled):
                 space.compact(copy_s_per_token=self._copy_s)
 
 
-class _Standby:
+class _StartingStandby(Effect):
+    """Put the warm standby replicas into service, and return them."""
+
     def __init__(self, pool: ServingPool) -> None:
         self._pool = pool
 
     def begin(self) -> None:
         self._pool.start_standby()
 
-    def hold(self) -> None:
-        pass
-
     def end(self) -> None:
         self._pool.stop_standby()
 
 
-def acting(
-    action: Action,
-    *,
-    breaker: Breaker,
-    pool: ServingPool,
-    rules: Pool,
-    door: Door | None,
-    throttle: Throttle,
-    classes: Collection[RequestClass],
-    own: Collection[str],
-) -> Acting:
-    """Return what an action of a breaker does in a pool; ``own`` are the pool's classes."""
+def effect_of(action: Action, *, rule: str, place: Place) -> Effect:
+    """Return what an action of a rule does in a pool."""
     match action:
         case PauseAndCompact():
-            return _Compacting(throttle, pool, rules)
+            return _Compacting(place)
         case StartStandby():
-            return _Standby(pool)
+            return _StartingStandby(place.pool)
         case ShrinkBatch():
-            return _Throttled(throttle, _limits(action, rules))
+            limits = {LIMIT_OF[name]: value for name, value in action.stated.items()}
+            return _OnBatches(place.throttle, Limits(**limits))
         case _:
-            if door is None:
-                msg = f"a pool with a door, for {action.kind} of breaker {breaker.name}"
-                raise ValueError(msg)
-            named = _named(action, classes, own)
-            return _AtDoor(action, breaker=breaker, door=door, classes=named)
+            return _effect_on_requests(action, rule=rule, place=place)
 
 
-def _named(action: PerRequest, classes: Collection[RequestClass], own: Collection[str]) -> set[str]:
+def _effect_on_requests(action: PerRequest, *, rule: str, place: Place) -> Effect:
+    if (entrance := place.entrance) is None:
+        msg = f"breakers.{rule}.then: {action.kind} needs an entrance of pool {place.pool.name}"
+        raise ValueError(msg)
+    classes = _classes_of(action, place)
+    match action:
+        case Refuse():
+            table = place.gateway.refusing if action.at == "gateway" else entrance.refusing
+            reason, wait_s = f"{BREAKER}:{rule}", action.retry_after_s
+            failure = Failure("rejected", action.at, reason, action.status, wait_s)
+            return _OnRequests(table, classes, failure)
+        case Route():
+            return _OnRequests(entrance.routing, classes, action.to)
+        case MaxTokens():
+            return _OnRequests(entrance.cutting, classes, action.tokens)
+        case Greedy():
+            return _OnRequests(entrance.greedy, classes, None)
+
+
+def _classes_of(action: PerRequest, place: Place) -> set[str]:
     """Return the names of the classes that an action is for."""
-    named = {c.name for c in classes if not action.classes or c.name in action.classes}
+    named = {c.name for c in place.classes if not action.classes or c.name in action.classes}
     if not isinstance(action, Refuse):
         return named
     if action.only_sheddable:
-        named &= {c.name for c in classes if c.sheddable}
-    return named & set(own) if action.at == "gateway" else named
-
-
-def _limits(action: ShrinkBatch, rules: Pool) -> Limits:
-    stated = action.stated
-    names = {
-        "sequences": ("max_num_seqs", "max_batch_size"),
-        "tokens": ("max_num_batched_tokens",),
-        "window_s": ("max_queue_delay_s",),
-    }
-    found = {
-        limit: stated[name] for limit, fields in names.items() for name in fields if name in stated
-    }
-    return Limits(**found)
+        named &= {c.name for c in place.classes if c.sheddable}
+    return named & set(place.own) if action.at == "gateway" else named
 
 
 def _copy_s(rules: Pool) -> float:
-    """Return what it takes to move one token's KV, s, also where the engine never does."""
+    """Return the time to move one token's KV, s, also if the engine itself never moves any."""
     batching = rules.batching
     if not isinstance(batching, ContinuousBatching):
         return 0.0

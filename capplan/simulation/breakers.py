@@ -1,22 +1,22 @@
-"""Breakers at work: what they read, when they open and close, and what was noted of it.
+"""Breakers during a run: what they read, when they open and close, and their transitions.
 
-The rules are those of :mod:`capplan.scenario.breakers`, the actions those of
-:mod:`capplan.simulation.breaker_actions`. Nothing of it is there in a run without breakers.
+The rules are those of :mod:`capplan.scenario.breakers`, the effects of their actions those of
+:mod:`capplan.simulation.breaker_actions`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
 from capplan.scenario.breaker_rules import placements
-from capplan.scenario.breakers import Breaker, PerRequest, Watch
+from capplan.scenario.breakers import Breaker, PerRequest
 from capplan.scenario.metric_names import LATENCIES
-from capplan.simulation.breaker_actions import Acting, Door, Throttle, acting
+from capplan.simulation.breaker_actions import BreakerEntrance, Effect, Place, Throttle, effect_of
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, pool_reading
 
@@ -35,7 +35,7 @@ _ROUNDING_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A rule that opened or closed, and what it had read."""
+    """A rule that opened or closed, and the metric that it read."""
 
     time_s: float
     rule: str
@@ -52,48 +52,49 @@ class Rule:
         pool: str,
         *,
         reading: Reading,
-        actions: Sequence[Acting],
+        effects: Sequence[Effect],
         clock: Clock,
     ) -> None:
         self.breaker = breaker
+        self.pool = pool
         self.name = rule_at(breaker.name, pool)
         self.is_open = False
         self.lower: Sequence[Rule] = ()
-        """The rules of the next lower tier; one of them must be open for this one to open."""
+        """The rules of the next lower tier; one of them must be open before this one opens."""
         self.higher: Sequence[Rule] = ()
-        """The rules of higher tiers; all must be closed for this one to close."""
+        """The rules of higher tiers; all must be closed before this one closes."""
         self._reading = reading
-        self._actions = actions
+        self._effects = effects
         self._clock = clock
         self._since_s = math.inf
-        """Since when the metric has been where the state would change."""
+        """Since when the metric is where the state would change."""
         self._changed_s = -math.inf
 
     def check(self) -> Transition | None:
         """Read the metric; open or close if it is time; return the change."""
         now_s, value = self._clock.now, self._reading()
         if self.is_open:
-            for action in self._actions:
-                action.hold()
+            for effect in self._effects:
+                effect.hold()
         if not self._is_due(value, now_s):
             return None
         self.is_open = not self.is_open
         self._since_s, self._changed_s = math.inf, now_s
-        for action in self._actions:
+        for effect in self._effects:
             if self.is_open:
-                action.begin()
+                effect.begin()
             else:
-                action.end()
+                effect.end()
         return Transition(now_s, self.name, self.is_open, value)
 
     def _is_due(self, value: float, now_s: float) -> bool:
         """Return whether the state changes now."""
         breaker = self.breaker
         if self.is_open:
-            over, for_s = breaker.released(value), breaker.release.for_s
+            met, for_s = breaker.released(value), breaker.release.for_s
         else:
-            over, for_s = breaker.when.holds(value), breaker.for_s
-        self._since_s = min(self._since_s, now_s) if over else math.inf
+            met, for_s = breaker.when.holds(value), breaker.for_s
+        self._since_s = min(self._since_s, now_s) if met else math.inf
         open_s = now_s - self._changed_s
         if open_s < breaker.cool_down_s - _ROUNDING_S:
             return False
@@ -111,10 +112,10 @@ class Rule:
 
 
 class Breakers:
-    """All rules of a run, at their check times.
+    """All rules of a run, checked at multiples of their ``check_every_s``.
 
-    At one instant, higher tiers are checked first, so that what degrades step by step is put
-    back in the reverse order; rules of one tier as they stand in the scenario.
+    At one instant, higher tiers are checked first, so that tiers close in the reverse order of
+    opening; rules of one tier are checked in the order of the scenario.
 
     Attributes
     ----------
@@ -134,55 +135,26 @@ class Breakers:
         clock: Clock,
     ) -> None:
         self.transitions: list[Transition] = []
+        self._scenario = scenario
+        self._callers = callers
+        self._gateway = gateway
+        self._pools = pools
         self._clock = clock
-        self._throttles = {name: Throttle(pool) for name, pool in pools.items()}
-        self._doors = _doors(scenario, gateway=gateway, pools=pools, clock=clock)
+        placed = list(_placed(scenario))
+        entrances = self._entrances(placed)
         gateway.pools = {
-            c.name: self._doors.get(name := scenario.pool_of(c.name).name, pools[name])
+            c.name: entrances.get(name := scenario.pool_of(c.name).name, pools[name])
             for c in scenario.classes
         }
-        self.rules = self._rules(scenario, callers=callers, gateway=gateway, pools=pools)
-        for order, rule in enumerate(self.rules):
-            _Checks(rule, clock=clock, rank=Rank.CHECK + order, note=self.transitions.append)
-
-    def _rules(
-        self,
-        scenario: Scenario,
-        *,
-        callers: Callers,
-        gateway: GatewayHost,
-        pools: Mapping[str, ServingPool],
-    ) -> list[Rule]:
-        rules: list[tuple[str, Rule]] = []
-        for breaker, name in placed(scenario):
-            reading = _reading(
-                breaker.when,
-                callers=callers,
-                gateway=gateway,
-                pool=pools[name],
-                alone=len(pools) == 1,
-                clock=self._clock,
-            )
-            actions = [
-                acting(
-                    action,
-                    breaker=breaker,
-                    pool=pools[name],
-                    rules=scenario.pool(name),
-                    door=self._doors.get(name),
-                    throttle=self._throttles[name],
-                    classes=scenario.classes,
-                    own=[c.name for c in scenario.classes if scenario.pool_of(c.name).name == name],
-                )
-                for action in breaker.then
-            ]
-            rule = Rule(breaker, name, reading=reading, actions=actions, clock=self._clock)
-            rules.append((name, rule))
+        places = {name: self._place(name, entrances.get(name)) for name in pools}
+        rules = [self._rule(breaker, places[name]) for breaker, name in placed]
         _bind_tiers(rules)
-        return [rule for _, rule in sorted(rules, key=lambda pair: -(pair[1].breaker.tier or 0))]
+        self.rules = sorted(rules, key=lambda rule: -(rule.breaker.tier or 0))
+        for order in range(len(self.rules)):
+            self._schedule(order, 1)
 
     def with_rows(self, timeline: pd.DataFrame) -> pd.DataFrame:
-        """Return a timeline with each rule's state, and what it had read, at the very moments."""
+        """Return a timeline with the state of each rule and its metric at every transition."""
         import pandas as pd
 
         rows: list[tuple[float, str, str, str, float]] = [
@@ -191,93 +163,89 @@ class Breakers:
         for one in self.transitions:
             rows.append((one.time_s, LAYER, one.rule, OPEN, float(one.is_open)))
             rows.append((one.time_s, LAYER, one.rule, VALUE, one.value))
-        noted = pd.DataFrame(rows, columns=list(timeline.columns)).astype(timeline.dtypes)
-        return pd.concat([timeline, noted], ignore_index=True)
+        added = pd.DataFrame(rows, columns=list(timeline.columns)).astype(timeline.dtypes)
+        return pd.concat([timeline, added], ignore_index=True)
+
+    def _schedule(self, order: int, number: int) -> None:
+        """Schedule the ``number``-th check of a rule."""
+        time_s = number * self.rules[order].breaker.check_every_s
+        self._clock.at(time_s, Rank.CHECK + order, self._check, (order, number))
+
+    def _check(self, which: tuple[int, int]) -> None:
+        order, number = which
+        if change := self.rules[order].check():
+            self.transitions.append(change)
+        self._schedule(order, number + 1)
+
+    def _entrances(self, placed: Iterable[tuple[Breaker, str]]) -> dict[str, BreakerEntrance]:
+        """Return an entrance for every pool, if any rule acts on requests."""
+        entrances: dict[str, BreakerEntrance] = {}
+        if any(isinstance(action, PerRequest) for rule, _ in placed for action in rule.then):
+            for rules in self._scenario.pools:
+                entrances[rules.name] = BreakerEntrance(
+                    self._pools[rules.name],
+                    gateway=self._gateway,
+                    entrances=entrances,
+                    clock=self._clock,
+                    beam_width=getattr(rules.batching, "beam_width", 1),
+                )
+        return entrances
+
+    def _place(self, name: str, entrance: BreakerEntrance | None) -> Place:
+        scenario = self._scenario
+        return Place(
+            pool=self._pools[name],
+            rules=scenario.pool(name),
+            gateway=self._gateway,
+            entrance=entrance,
+            throttle=Throttle(self._pools[name]),
+            classes=scenario.classes,
+            own=[c.name for c in scenario.classes if scenario.pool_of(c.name).name == name],
+        )
+
+    def _rule(self, breaker: Breaker, place: Place) -> Rule:
+        return Rule(
+            breaker,
+            place.pool.name,
+            reading=self._reading(breaker, place.pool),
+            effects=[effect_of(a, rule=breaker.name, place=place) for a in breaker.then],
+            clock=self._clock,
+        )
+
+    def _reading(self, breaker: Breaker, pool: ServingPool) -> Reading:
+        """Return the metric that a rule of a pool reads."""
+        when, clock = breaker.when, self._clock
+        if when.metric in LATENCIES:
+            return LatencyWindow(
+                when.metric,
+                quantile=when.quantile,
+                window_s=when.window_s,
+                callers=self._callers,
+                clock=clock,
+                request_class=when.request_class,
+                pool=pool if when.of == "pool" and len(self._pools) > 1 else None,
+                min_samples=when.min_samples,
+            )
+        if when.of == "gateway":
+            return gateway_reading(when.metric, self._gateway, clock)
+        return pool_reading(when.metric, pool, clock)
 
 
-class _Checks:
-    """The check times of one rule: k · interval."""
-
-    def __init__(
-        self, rule: Rule, *, clock: Clock, rank: int, note: Callable[[Transition], None]
-    ) -> None:
-        self._rule = rule
-        self._clock = clock
-        self._rank = rank
-        self._note = note
-        self._done = 0
-        self._schedule()
-
-    def _schedule(self) -> None:
-        time_s = (self._done + 1) * self._rule.breaker.check_every_s
-        self._clock.at(time_s, self._rank, self._on_time, None)
-
-    def _on_time(self, _: None) -> None:
-        self._done += 1
-        if changed := self._rule.check():
-            self._note(changed)
-        self._schedule()
-
-
-def placed(scenario: Scenario) -> Iterable[tuple[Breaker, str]]:
-    """Yield each rule with each pool it acts in, by name."""
-    for breaker, pool, told in placements(scenario.breakers, scenario.pools):
-        if told is None:
+def _placed(scenario: Scenario) -> Iterable[tuple[Breaker, str]]:
+    """Yield each rule with the name of each pool in which it acts."""
+    for breaker, pool, why_not in placements(scenario.breakers, scenario.pools):
+        if why_not is None:
             yield breaker, pool.name
         else:
-            logger.info("breaker %s is not in pool %s: %s", breaker.name, pool.name, told)
+            logger.info("breaker %s is not in pool %s: %s", breaker.name, pool.name, why_not)
 
 
-def _doors(
-    scenario: Scenario,
-    *,
-    gateway: GatewayHost,
-    pools: Mapping[str, ServingPool],
-    clock: Clock,
-) -> dict[str, Door]:
-    """Return a door for every pool, if any rule acts on requests."""
-    acts = any(isinstance(a, PerRequest) for b, _ in placed(scenario) for a in b.then)
-    if not acts:
-        return {}
-    widths = {pool.name: getattr(pool.batching, "beam_width", 1) for pool in scenario.pools}
-    doors: dict[str, Door] = {}
-    for name, pool in pools.items():
-        doors[name] = Door(pool, gateway=gateway, doors=doors, clock=clock, width=widths[name])
-    return doors
-
-
-def _reading(
-    when: Watch,
-    *,
-    callers: Callers,
-    gateway: GatewayHost,
-    pool: ServingPool,
-    alone: bool,
-    clock: Clock,
-) -> Reading:
-    """Return what a rule of a pool reads; ``alone``: there is no other pool."""
-    if when.metric in LATENCIES:
-        return LatencyWindow(
-            when.metric,
-            quantile=when.quantile,
-            window_s=when.window_s,
-            callers=callers,
-            clock=clock,
-            request_class=when.request_class,
-            pool=pool if when.of == "pool" and not alone else None,
-            min_samples=when.min_samples,
-        )
-    if when.of == "gateway":
-        return gateway_reading(when.metric, gateway, clock)
-    return pool_reading(when.metric, pool, clock)
-
-
-def _bind_tiers(rules: Sequence[tuple[str, Rule]]) -> None:
-    for pool, rule in rules:
+def _bind_tiers(rules: Sequence[Rule]) -> None:
+    for rule in rules:
         tier = rule.breaker.tier
         if tier is None:
             continue
-        tiers = [(other.breaker.tier or 0, other) for name, other in rules if name == pool]
+        tiers = [(other.breaker.tier or 0, other) for other in rules if other.pool == rule.pool]
         below = max((t for t, _ in tiers if 0 < t < tier), default=0)
         rule.lower = [other for t, other in tiers if t == below and below]
         rule.higher = [other for t, other in tiers if t > tier]
