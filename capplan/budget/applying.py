@@ -32,7 +32,7 @@ def applied_text(
 ) -> str:
     """Return the YAML of a scenario file with ``values`` and the budget's changes set.
 
-    Comments, order and quoting of the file stay, and so do limits that it has already. With
+    Comments, order and quoting of the file stay, and so do limits that are right already. With
     ``folder``, a relative ``traffic.trace`` that counts from the file's folder is rewritten to
     count from there.
     Raises :class:`DataError` if the file cannot be read.

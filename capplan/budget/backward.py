@@ -1,4 +1,4 @@
-"""The budget of one class, counted backward from what it was promised."""
+"""The budget of one class, counted backward from its strictest promise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from capplan.scenario.part import Origin, origin
 from capplan.scenario.step_times import LinearStep
 
 LOWEST, HIGHEST = 0.01, 0.999
-"""Range in which a feasible quantile is looked for."""
+"""Range of the search for a feasible quantile."""
 
 Basis = Literal["ttft_s", "e2e_s", "deadline_s", ""]
 
@@ -38,9 +38,9 @@ def class_budget(
 ) -> ClassBudget:
     """Return the budget of one class, counted backward from its strictest promise.
 
-    A streaming class is budgeted on TTFT (network, gateway, prefill) and, where it has a deadline
-    or an E2E promise, on that too (with decode); a class that does not stream on E2E alone. The
-    promise that leaves least is the basis.
+    A streaming class has a budget for TTFT (network, gateway, prefill) and for a deadline or an E2E
+    promise (with decode); a class that does not stream for E2E alone. The promise that leaves least
+    is the basis.
     """
     c, rule = request_class, scenario.budget
 
@@ -91,14 +91,14 @@ def class_budget(
 
 
 def class_drain_rps(load: ClassLoad, service: PoolService) -> float:
-    """Return the class's part of what its pool serves when full, by its part of the rate."""
+    """Return the class's part of its pool's drain rate, by its part of the requests."""
     if not service.rate_rps > 0:
         return math.nan
     return service.drain_rps * load.rate_rps / service.rate_rps
 
 
 def _strictest(scenario: Scenario, c: RequestClass, prefill_s: float, decode_s: float) -> _Side:
-    """Return the promise that leaves least time to wait; all NaN where nothing was promised."""
+    """Return the promise that leaves least time to wait; NaN without a promise."""
     sides = [
         _side(scenario, basis, promise_s, prefill_s, 0.0 if basis == "ttft_s" else decode_s)
         for basis, promise_s in _promises(c)
@@ -126,7 +126,7 @@ def _promises(c: RequestClass) -> Iterable[tuple[Basis, float]]:
 
 
 def _allowed_response_s(c: RequestClass, load: ClassLoad, output_quantile: float) -> float:
-    """Return the response time that the promises allow, s; NaN where they say nothing of it."""
+    """Return the response time that the promises allow, s; NaN if they allow any."""
     promises = c.promises
     stated = [p for p in (promises.e2e_s, promises.deadline_s) if p is not None]
     if stated:
@@ -143,7 +143,7 @@ def _mean_response_s(scenario: Scenario, load: ClassLoad, service: PoolService) 
 
 
 def _feasible(remaining_s: Callable[[float], float], stated: float) -> float:
-    """Return the largest quantile that leaves time to wait; NaN where even the lowest does not."""
+    """Return the largest quantile that leaves time to wait; NaN if even the lowest does not."""
     if remaining_s(stated) > 0:
         return stated
     if not remaining_s(LOWEST) > 0:
@@ -158,7 +158,7 @@ def _feasible(remaining_s: Callable[[float], float], stated: float) -> float:
 def _origin(
     scenario: Scenario, c: RequestClass, basis: Basis, load: ClassLoad, service: PoolService
 ) -> Origin:
-    """Return the weakest origin among what the budget rests on."""
+    """Return the weakest origin among the inputs of the budget."""
     found = {load.origin, origin(scenario.network, "one_way_s")}
     found |= {origin(scenario.gateway, "overhead_s")}
     if basis:

@@ -1,71 +1,23 @@
-"""What a scenario's limits break: each rule a function from scenario and budget to findings."""
+"""Findings about a scenario's limits: each rule a function from scenario and budget to reasons."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from capplan.budget.limits import queues_of
 from capplan.budget.results import SEVERITY, ClassBudget
 from capplan.budget.service import PoolService
 from capplan.formatting import counted
 from capplan.replica.footprint import FULL, footprint_fraction
 from capplan.scenario import Scenario
 from capplan.scenario.classes import RequestClass
-from capplan.scenario.layers import Queue
 from capplan.scenario.part import Part
 from capplan.verdict import Reason
 
 TOLERANCE_FRACTION = 0.05
-"""Limits that differ by less count as equal: budgets from two draws of one load differ as much."""
-
-
-class Waiting(NamedTuple):
-    """One queue on the way of a class, as the scenario has it."""
-
-    layer: str
-    path: str
-    owner: str
-    queue: Queue
-    holds: bool
-    """Whether anything makes requests wait here at all."""
-
-    @property
-    def wait_s(self) -> float:
-        """Return the longest wait: inf if unlimited, 0 where nobody can wait."""
-        if not self.holds or self.queue.length == 0:
-            return 0.0
-        return math.inf if self.queue.wait_limit_s is None else self.queue.wait_limit_s
-
-
-def queues_of(scenario: Scenario, pool_name: str) -> list[Waiting]:
-    """Return the queues in series before a pool's replicas, outermost first.
-
-    The gateway's queue holds requests only if its concurrency or the workers of its overhead are
-    limited, the service queue only if the router limits what a replica holds.
-    """
-    gateway, pool = scenario.gateway, scenario.pool(pool_name)
-    prefix, scheduler = f"pools.{pool_name}", pool.batching.scheduler
-    limited = pool.router.max_in_flight is not None
-    return [
-        Waiting(
-            "gateway_queue",
-            "gateway.queue",
-            gateway.queue.owner or gateway.owner,
-            gateway.queue,
-            gateway.holds_waiting,
-        ),
-        Waiting(
-            "service_queue", f"{prefix}.queue", pool.queue.owner or pool.owner, pool.queue, limited
-        ),
-        Waiting(
-            "scheduler_queue",
-            f"{prefix}.batching.scheduler",
-            scheduler.owner or pool.owner,
-            scheduler,
-            True,
-        ),
-    ]
+"""Limits that differ by less are equal: budgets from two draws of one load differ as much."""
 
 
 def find(
@@ -96,7 +48,7 @@ def find(
 
 
 def missing_promise(c: RequestClass) -> Iterator[Reason]:
-    """Find a class without the promises that its budget starts from."""
+    """Find a class without a promise that its budget needs."""
     promises = c.promises
     needed = {"deadline_s or e2e_s": promises.deadline_s is not None or promises.e2e_s is not None}
     if c.streaming:
@@ -125,7 +77,7 @@ def unknown_rate(budget: ClassBudget) -> Iterator[Reason]:
 
 
 def infeasible(budget: ClassBudget) -> Iterator[Reason]:
-    """Find a class whose service alone takes all that was promised, or more."""
+    """Find a class whose service time alone reaches the promise."""
     if not budget.remaining_s <= 0:
         return
     prompt, output = budget.feasible_prompt_quantile, budget.feasible_output_quantile
@@ -148,7 +100,7 @@ def infeasible(budget: ClassBudget) -> Iterator[Reason]:
 
 
 def tpot_broken(budget: ClassBudget, service: PoolService) -> Iterator[Reason]:
-    """Find a TPOT promise that breaks at the class's rate; a full replica is limited for it."""
+    """Find a TPOT promise that breaks at the class's rate."""
     if budget.tpot_s > budget.tpot_promise_s:
         alone = service.of(budget.request_class).tpot_alone_s > budget.tpot_promise_s
         yield Reason(
@@ -178,7 +130,7 @@ def below_window(budget: ClassBudget) -> Iterator[Reason]:
 
 
 def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
-    """Find stated wait limits whose sum, with the service time, is longer than the promise."""
+    """Find wait limits whose sum with the service time exceeds the promise."""
     waits = [queue.wait_s for queue in queues_of(scenario, budget.pool)]
     stated = sum(wait for wait in waits if math.isfinite(wait))
     total = budget.promise_s - budget.remaining_s + stated
@@ -195,7 +147,7 @@ def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
 
 
 def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
-    """Find two queues in series that can each hold a request for the whole queueing budget."""
+    """Find two queues in series of which each can use the whole queueing budget."""
     if not budget.remaining_s > 0:
         return
     queues = queues_of(scenario, budget.pool)
@@ -213,7 +165,7 @@ def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
 
 
 def no_owner(scenario: Scenario, pool_name: str) -> Iterator[Reason]:
-    """Find a queue without an owner that is in series with another."""
+    """Find a queue in series with another that has no owner."""
     holding = [queue for queue in queues_of(scenario, pool_name) if queue.holds]
     if len(holding) < 2:  # noqa: PLR2004
         return
@@ -224,12 +176,12 @@ def no_owner(scenario: Scenario, pool_name: str) -> Iterator[Reason]:
                 outcome="blocked",
                 field=f"{queue.path}.owner",
                 value="",
-                next_action="name who answers for this queue",
+                next_action="name the owner of this queue",
             )
 
 
 def retries_exceed(c: RequestClass) -> Iterator[Reason]:
-    """Find retries that cannot end before the caller has left."""
+    """Find retries that cannot end within the deadline."""
     retry = c.retry
     stated = [p for p in (c.promises.deadline_s, c.promises.e2e_s) if p is not None]
     if retry.max_attempts == 1 or not stated:
@@ -260,42 +212,38 @@ def retries_exceed(c: RequestClass) -> Iterator[Reason]:
 
 
 def overload(service: PoolService) -> Iterator[Reason]:
-    """Find a pool that gets requests faster than it serves them: no queue length helps.
+    """Find a pool whose requests arrive faster than it serves them: no queue length helps.
 
-    The replicas of its start count; where an autoscaler may bring enough, the budget cannot tell.
+    The replicas of its start count. If an autoscaler may add enough, the finding is unknown.
     """
     if not service.overloaded:
         return
     needed = math.floor(service.rate_rps / service.replica_rps) + 1
-    yield (_scaled if needed <= service.most_replicas else _too_slow)(service, needed)
-
-
-def _too_slow(service: PoolService, needed: int) -> Reason:
-    scaled = service.most_replicas > service.pool.replicas
-    return Reason(
-        rule="overload",
-        outcome="fail",
-        field=f"pools.{service.pool.name}.{'autoscaler.max_replicas' if scaled else 'replicas'}",
-        value=service.rate_rps,
-        limit=service.most_replicas * service.replica_rps,
-        next_action=f"at least {counted(needed, 'replica')}, or less load",
-    )
-
-
-def _scaled(service: PoolService, needed: int) -> Reason:
-    return Reason(
+    if needed > service.most_replicas:
+        scaled = service.most_replicas > service.pool.replicas
+        limit = "autoscaler.max_replicas" if scaled else "replicas"
+        yield Reason(
+            rule="overload",
+            outcome="fail",
+            field=f"pools.{service.pool.name}.{limit}",
+            value=service.rate_rps,
+            limit=service.most_replicas * service.replica_rps,
+            next_action=f"at least {counted(needed, 'replica')}, or less load",
+        )
+        return
+    yield Reason(
         rule="overload_until_scaled",
         outcome="unknown",
         field=f"pools.{service.pool.name}.replicas",
         value=service.rate_rps,
         limit=service.drain_rps,
-        next_action=f"simulate: the autoscaler has to bring {counted(needed, 'replica')}, and "
-        "until then requests wait for longer than the budget says; or begin with as many",
+        next_action=f"simulate: the autoscaler must reach {counted(needed, 'replica')}, and "
+        "until then requests wait longer than the budget allows; or start with as many",
     )
 
 
 def swaps(service: PoolService, scenario: Scenario) -> Iterator[Reason]:
-    """Find models that are asked for but not resident together: the budget leaves loads out."""
+    """Find models that do not fit together: the budget leaves loading out."""
     pool, asked = service.pool, {scenario.model_of(name) for name in service.by_class}
     held = sum(footprint_fraction(pool, entry) for entry in pool.models if entry.name in asked)
     if held > FULL:
@@ -305,7 +253,7 @@ def swaps(service: PoolService, scenario: Scenario) -> Iterator[Reason]:
             field=f"pools.{pool.name}.models",
             value=held,
             limit=1.0,
-            next_action="simulate, which counts loads; or smaller kv_fraction, or a pool each",
+            next_action="simulate, which includes loading; or smaller kv_fraction, or a pool each",
         )
 
 
@@ -331,11 +279,10 @@ def unlimited(scenario: Scenario, pools: Iterable[str]) -> Iterator[Reason]:
 
 
 def differs(scenario: Scenario, settings: Mapping[str, int | float]) -> Iterator[Reason]:
-    """Find limits that are not the budget's; absent ones are :func:`unlimited`.
+    """Find limits that differ from the budget's; absent ones are :func:`unlimited`.
 
-    A looser limit fails: waits can outlast the promise. A tighter one refuses requests that could
-    have been served in time: retest with it, or apply the budget's. So does another answer to
-    refused callers.
+    A looser limit fails: waits can exceed the promise. A tighter one, which refuses requests that
+    could be served in time, and another status or Retry-After are a retest.
     """
     for path, derived in settings.items():
         stated = value_at(scenario, path)
@@ -366,7 +313,7 @@ def value_at(scenario: Scenario, path: str) -> Any:
 
 
 def changes(scenario: Scenario, settings: Mapping[str, int | float]) -> dict[str, int | float]:
-    """Return the settings that a file must state for the scenario to have them.
+    """Return the settings that a file must state to give the scenario all of them.
 
     Those that differ, and all of a part that the scenario does not state: the default of a part
     can differ from the defaults of its fields (a gateway's queue refuses with 429).
@@ -384,7 +331,7 @@ def _part_is_stated(scenario: Scenario, path: str) -> bool:
 
 
 def _walk(scenario: Scenario, path: str) -> Iterator[tuple[Any, str, Any]]:
-    """Yield each part on a dotted path, the key taken in it, and what stands there."""
+    """Yield each part on a dotted path, the key taken in it, and the value there."""
     part: Any = scenario
     for key in path.split("."):
         if isinstance(part, tuple):

@@ -4,18 +4,65 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from capplan.budget.results import ClassBudget, LayerLimit
 from capplan.budget.service import PoolService
 from capplan.scenario import Scenario
 from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.layers import Queue
 
 GATEWAY_STATUS, POOL_STATUS = 429, 503
-"""Too many requests of the caller's own making; a service that cannot take more for now.
+"""Too Many Requests of one caller; Service Unavailable for now.
 Source: RFC 6585 section 4; RFC 9110 section 15.6.4."""
 
 SHORTEST_S = 1e-6
-"""A shorter share lets nobody wait, s: engines count in microseconds."""
+"""A shorter share is no wait, s: engines count in microseconds."""
+
+
+class QueueOnPath(NamedTuple):
+    """One queue on the path of a class, as the scenario states it."""
+
+    layer: str
+    path: str
+    owner: str
+    queue: Queue
+    holds: bool
+    """Whether any request can wait here."""
+
+    @property
+    def wait_s(self) -> float:
+        """Return the longest wait: inf if unlimited, 0 if no request can wait."""
+        if not self.holds or self.queue.length == 0:
+            return 0.0
+        return math.inf if self.queue.wait_limit_s is None else self.queue.wait_limit_s
+
+
+def queues_of(scenario: Scenario, pool_name: str) -> list[QueueOnPath]:
+    """Return the queues in series before a pool's replicas, outermost first.
+
+    The gateway's queue holds requests only if its concurrency or the workers of its overhead are
+    limited, the service queue only if the router limits what a replica holds.
+    """
+    gateway, pool = scenario.gateway, scenario.pool(pool_name)
+    path, routed = f"pools.{pool_name}", pool.router.max_in_flight is not None
+    scheduler = pool.batching.scheduler
+    queues = [
+        ("gateway_queue", "gateway.queue", gateway.owner, gateway.queue, gateway.holds_waiting),
+        ("service_queue", f"{path}.queue", pool.owner, pool.queue, routed),
+        (
+            "scheduler_queue",
+            f"{path}.batching.scheduler",
+            pool.owner,
+            scheduler,
+            True,
+        ),
+    ]
+    return [
+        QueueOnPath(layer, where, queue.owner or owner, queue, holds)
+        for layer, where, owner, queue, holds in queues
+    ]
 
 
 def layer_limits(
@@ -24,15 +71,20 @@ def layer_limits(
     """Return the limit of every waiting layer: of the gateway first, then pool by pool.
 
     A queue that serves several classes has one length and one timeout: those of the class with
-    the smallest share, so that nobody waits past a promise. The last of ``length`` waiting
+    the smallest share, so that no request waits past a promise. The last of ``length`` waiting
     requests is served after ``length / drain`` seconds (Little's law), which is at most the share.
     """
     drain = sum(service.drain_rps for service in services.values())
-    limits = [_gateway(scenario, classes, drain)]
+    limits: list[LayerLimit] = []
     for name, service in services.items():
         here = [c for c in classes if c.pool == name]
+        gateway, queue, scheduler = queues_of(scenario, name)
+        if not limits:
+            limits = [_limit(gateway, "", classes, drain)]
         limits += [
-            make(service, here) for make in (_service_queue, _scheduler_queue, _batch_window)
+            _limit(queue, name, here, service.drain_rps),
+            _scheduler_queue(scheduler, service, here),
+            _batch_window(scheduler, service, here),
         ]
     return tuple(limits)
 
@@ -42,9 +94,9 @@ def settings(
 ) -> dict[str, int | float]:
     """Return the derived limits by dotted path in the scenario.
 
-    Beside each queue's own limits they hold what makes the queue in front of it work:
-    ``router.max_in_flight`` (what a replica works on and lets wait) and ``gateway.concurrency``
-    (what all that lies behind the gateway holds, with as many replicas as there can be).
+    Beside each queue's own limits: the limits that make the queue in front of it hold requests,
+    ``router.max_in_flight`` (running and waiting at a replica) and ``gateway.concurrency``
+    (everything behind the gateway, with as many replicas as there can be).
     """
     values: dict[str, int | float] = {}
     for limit in limits:
@@ -65,11 +117,9 @@ def settings(
 
 
 def retry_after_s(share_s: float) -> float:
-    """Return when a refused caller should come back: once a full queue has drained, whole seconds.
+    """Return the time after which a full queue has drained, whole seconds; NaN if unknown.
 
     Source: RFC 9110 section 10.2.3 (Retry-After holds whole seconds).
-
-    NaN of an unknown share.
 
     >>> retry_after_s(0.3), retry_after_s(2.2)
     (1.0, 3.0)
@@ -90,97 +140,64 @@ def rounded_down(seconds: float) -> float:
     return round(math.floor(seconds * scale * (1 + 1e-12)) / scale, max(digits, 0))
 
 
-def _gateway(scenario: Scenario, classes: Sequence[ClassBudget], drain_rps: float) -> LayerLimit:
-    gateway = scenario.gateway
-    name, share = _strictest(classes, ("gateway_queue",))
+def _limit(
+    queue: QueueOnPath,
+    pool: str,
+    classes: Sequence[ClassBudget],
+    drain_rps: float,
+    layers: tuple[str, ...] = (),
+) -> LayerLimit:
+    """Return the limit of a queue from the smallest share of its layer, or of ``layers``."""
+    name, share = _strictest(classes, layers or (queue.layer,))
     return LayerLimit(
-        layer="gateway_queue",
-        pool="",
-        path="gateway.queue",
-        owner=gateway.queue.owner or gateway.owner,
+        layer=queue.layer,
+        pool=pool,
+        path=queue.path,
+        owner=queue.owner,
         request_class=name,
         share_s=share,
         drain_rps=drain_rps,
-        length=_length(share, drain_rps),
-        wait_limit_s=_wait_limit_s(share),
-        status=GATEWAY_STATUS,
+        length=None if math.isnan(share) else math.floor(share * drain_rps),
+        wait_limit_s=rounded_down(share) if share >= SHORTEST_S else None,
+        status=POOL_STATUS if pool else GATEWAY_STATUS,
         retry_after_s=retry_after_s(share),
         flags={},
     )
 
 
-def _service_queue(service: PoolService, classes: Sequence[ClassBudget]) -> LayerLimit:
-    pool = service.pool
-    name, share = _strictest(classes, ("service_queue",))
-    return LayerLimit(
-        layer="service_queue",
-        pool=pool.name,
-        path=f"pools.{pool.name}.queue",
-        owner=pool.queue.owner or pool.owner,
-        request_class=name,
-        share_s=share,
-        drain_rps=service.drain_rps,
-        length=_length(share, service.drain_rps),
-        wait_limit_s=_wait_limit_s(share),
-        status=POOL_STATUS,
-        retry_after_s=retry_after_s(share),
-        flags={},
-    )
-
-
-def _scheduler_queue(service: PoolService, classes: Sequence[ClassBudget]) -> LayerLimit:
+def _scheduler_queue(
+    queue: QueueOnPath, service: PoolService, classes: Sequence[ClassBudget]
+) -> LayerLimit:
     """Return the limit of the engine's queue, in which a request waits for the window as well.
 
-    So its length and timeout are those of both shares, and where anybody may wait it holds at
-    least one request, or one batch that gathers.
+    Its length and timeout are those of both shares; if any request may wait, it holds at least one
+    request, or one gathering batch.
     """
-    pool = service.pool
-    name, share = _strictest(classes, ("scheduler_queue", "batch_window"))
-    length, timeout = _length(share, service.replica_rps), _wait_limit_s(share)
-    if length is not None and share >= SHORTEST_S:
+    pool, layers = service.pool.name, ("scheduler_queue", "batch_window")
+    found = _limit(queue, pool, classes, service.replica_rps, layers)
+    length = found.length
+    if length is not None and found.share_s >= SHORTEST_S:
         length = max(length, service.running if service.replica is None else 1)
-    return LayerLimit(
-        layer="scheduler_queue",
-        pool=pool.name,
-        path=f"pools.{pool.name}.batching.scheduler",
-        owner=pool.batching.scheduler.owner or pool.owner,
-        request_class=name,
-        share_s=share,
-        drain_rps=service.replica_rps,
-        length=length,
-        wait_limit_s=timeout,
-        status=POOL_STATUS,
-        retry_after_s=retry_after_s(share),
-        flags=_scheduler_flags(service, length, timeout),
+    return replace(
+        found, length=length, flags=_scheduler_flags(service, length, found.wait_limit_s)
     )
 
 
-def _batch_window(service: PoolService, classes: Sequence[ClassBudget]) -> LayerLimit:
-    pool, batching = service.pool, service.pool.batching
-    name, share = _strictest(classes, ("batch_window",))
-    delay = None if math.isnan(share) else share
+def _batch_window(
+    queue: QueueOnPath, service: PoolService, classes: Sequence[ClassBudget]
+) -> LayerLimit:
+    batching = service.pool.batching
+    window = queue._replace(layer="batch_window", path=f"pools.{service.pool.name}.batching")
+    found = _limit(window, service.pool.name, classes, service.replica_rps)
+    delay = None if math.isnan(found.share_s) else found.share_s
     flags: dict[str, int | float] = {}
-    if not isinstance(batching, ContinuousBatching):
-        if delay is not None:
-            delay = batching.max_queue_delay_s
-            delay = delay if delay <= share else rounded_down(share)
-            flags = {"max_queue_delay_microseconds": int(delay * 1e6)}
-    else:
+    if isinstance(batching, ContinuousBatching):
         flags = {"--max-num-batched-tokens": batching.max_num_batched_tokens}
-    return LayerLimit(
-        layer="batch_window",
-        pool=pool.name,
-        path=f"pools.{pool.name}.batching",
-        owner=batching.scheduler.owner or pool.owner,
-        request_class=name,
-        share_s=share,
-        drain_rps=service.replica_rps,
-        length=None,
-        wait_limit_s=delay,
-        status=POOL_STATUS,
-        retry_after_s=math.nan,
-        flags=flags,
-    )
+    elif delay is not None:
+        stated = batching.max_queue_delay_s
+        delay = stated if stated <= delay else rounded_down(delay)
+        flags = {"max_queue_delay_microseconds": int(delay * 1e6)}
+    return replace(found, length=None, wait_limit_s=delay, retry_after_s=math.nan, flags=flags)
 
 
 def _scheduler_flags(
@@ -226,11 +243,3 @@ def _strictest(classes: Sequence[ClassBudget], layers: tuple[str, ...]) -> tuple
     shares = [(c.request_class, sum(c.shares_s[layer] for layer in layers)) for c in classes]
     known = [(name, share) for name, share in shares if not math.isnan(share)]
     return min(known, key=lambda pair: pair[1], default=("", math.nan))
-
-
-def _length(share_s: float, drain_rps: float) -> int | None:
-    return None if math.isnan(share_s) else math.floor(share_s * drain_rps)
-
-
-def _wait_limit_s(share_s: float) -> float | None:
-    return rounded_down(share_s) if share_s >= SHORTEST_S else None

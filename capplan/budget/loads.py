@@ -1,4 +1,4 @@
-"""What each class asks for: its rate, its lengths, and where these figures come from."""
+"""The load of each class: its rate, its lengths, and the origin of these figures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.budget.lengths import length_moment, length_quantile
-from capplan.budget.sizes import size_mean, size_quantile
+from capplan.budget.laws import length_moment, length_quantile, size_mean, size_quantile
 from capplan.replica.capacity import Mix
 from capplan.scenario import Scenario
 from capplan.scenario.classes import RequestClass
@@ -32,9 +31,9 @@ class ClassLoad:
 
     request_class: str
     rate_rps: float
-    """NaN where it is unknown."""
+    """NaN if unknown."""
     samples: int
-    """Requests behind the figures; 0 = they are those of a law."""
+    """Requests behind the figures; 0 for those of a law."""
     prompt_mean: float
     output_mean: float
     context_mean: float
@@ -51,9 +50,8 @@ def class_loads(
 ) -> dict[str, ClassLoad]:
     """Return the load of each class: from ``trace``, else from the scenario's laws and shape.
 
-    A ``profile`` takes the place of a trace; a quantile that it does not hold is the next higher
-    one that it does. A scenario whose traffic comes from a trace is drawn first. Requests of a
-    trace without class belong to the default class.
+    A ``profile`` takes the place of a trace; a quantile that it lacks is its next higher one. A
+    scenario with a trace is drawn first. Requests without class belong to the default class.
     Raises :class:`DataError` for a class that the scenario lacks.
     """
     if profile is not None and trace is None:
@@ -71,7 +69,7 @@ def class_loads(
 def mix_of(loads: list[ClassLoad]) -> Mix:
     """Return the mean request over the classes of a pool, weighted by their rates.
 
-    Classes weigh the same where no rate is known.
+    Classes weigh the same if no rate is known.
     """
     rates = [0.0 if math.isnan(load.rate_rps) else load.rate_rps for load in loads]
     weights = rates if sum(rates) > 0 else [1.0] * len(loads)
@@ -133,7 +131,7 @@ def _from_trace(scenario: Scenario, trace: Trace) -> dict[str, ClassLoad]:
 
 
 def _check_known(scenario: Scenario, names: Iterable[str], *, where: str) -> None:
-    """Raise DataError for classes that the scenario lacks: their load would be left out."""
+    """Raise DataError for a class that the scenario lacks: its load would be left out."""
     known = [c.name for c in scenario.classes]
     if unknown := sorted(set(names) - set(known)):
         raise DataError(
@@ -194,7 +192,7 @@ def _from_demand(c: RequestClass, demand: GroupDemand) -> ClassLoad:
 
 
 def _next_known(found: Lengths, quantile: float) -> float:
-    """Return the lowest known quantile at or above the one asked for, else the largest length."""
+    """Return the lowest known quantile at or above ``quantile``, else the largest length."""
     known = sorted((int(name[1:]) / 10 ** len(name[1:]), name) for name in found.quantiles)
     for probability, name in known:
         if probability >= quantile:

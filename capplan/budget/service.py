@@ -1,4 +1,4 @@
-"""What a pool does for its classes: running sequences, drain rate, batch window, service times."""
+"""The service of a pool: running sequences, drain rate, batch window, service times."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ class PoolService:
     pool: Pool
     mix: Mix
     rate_rps: float
-    """Sum over the pool's classes; NaN where one is unknown."""
+    """Sum over the pool's classes; NaN if one is unknown."""
     running: int
-    """Requests that one replica works on at once when it is full."""
-    max_num_seqs: int | None
-    """The most that keeps every TPOT promise of the pool; None for dynamic batching."""
+    """Requests in service at once at one full replica."""
+    max_num_seqs: int | None = None
+    """The most sequences that keep every TPOT promise of the pool; None unless continuous."""
     replica_rps: float
-    """What a full replica serves, requests/s."""
-    running_now: float
+    """Throughput of a full replica, requests/s."""
+    running_now: float = math.nan
     """Sequences that run on one replica at the classes' rate, at least 1."""
-    tpot_s: float
-    """Mean time per output token at that number; NaN for dynamic batching."""
-    tpot_full_s: float
+    tpot_s: float = math.nan
+    """Mean time per output token at that number; NaN unless batching is continuous."""
+    tpot_full_s: float = math.nan
     """The same in a full replica."""
-    tpot_alone_s: float
-    """The same of one sequence alone: no limit makes it less."""
+    tpot_alone_s: float = math.nan
+    """The same of one sequence alone: no limit makes it shorter."""
     window_s: float
     """The batch window: one full step, or the queue delay, s."""
-    replica: Replica | None
+    replica: Replica | None = None
     padded: StepTime | None = None
-    """Step time of static batches; None = the pool batches otherwise."""
+    """Step time of static batches; None for other batching."""
     by_class: Mapping[str, PoolService] = field(default_factory=dict)
-    """Where the pool has several models: what that of each class does for it."""
+    """For a pool of several models: the service of each class's model."""
 
     @property
     def drain_rps(self) -> float:
-        """Return what the pool serves when it is full, requests/s: with the replicas of its start.
+        """Return the throughput of the full pool with the replicas of its start, requests/s.
 
-        What an autoscaler brings comes later; until then a queue drains at this rate.
+        A queue drains at this rate until an autoscaler has added replicas.
         """
         return self.pool.replicas * self.replica_rps
 
     @property
     def most_replicas(self) -> int:
-        """Return how many replicas there can be in service, where an autoscaler may bring more."""
+        """Return the most replicas that can be in service, with those of an autoscaler."""
         rules = self.pool.autoscaler
         return self.pool.replicas if rules is None else max(self.pool.replicas, rules.max_replicas)
 
@@ -66,7 +66,7 @@ class PoolService:
         return self.rate_rps >= self.drain_rps
 
     def of(self, request_class: str) -> PoolService:
-        """Return what the model of a class does; where the pool has one, what the pool does."""
+        """Return the service of a class's model; that of the pool if it has one model."""
         return self.by_class.get(request_class, self)
 
     def work_s(
@@ -119,7 +119,7 @@ class PoolService:
 def pool_service(
     pool: Pool, classes: Sequence[RequestClass], loads: Sequence[ClassLoad]
 ) -> PoolService:
-    """Return what a pool does for the classes it serves."""
+    """Return the service of a pool for its classes."""
     mix, rate = mix_of(list(loads)), sum(load.rate_rps for load in loads)
     if isinstance(pool.batching, DynamicBatching):
         return PoolService(
@@ -127,14 +127,8 @@ def pool_service(
             mix=mix,
             rate_rps=rate,
             running=pool.batching.max_batch_size,
-            max_num_seqs=None,
             replica_rps=batch_rate_rps(pool.batching, mix.size),
-            running_now=math.nan,
-            tpot_s=math.nan,
-            tpot_full_s=math.nan,
-            tpot_alone_s=math.nan,
             window_s=pool.batching.max_queue_delay_s,
-            replica=None,
         )
     if isinstance(pool.batching, StaticBatching):
         return _static(pool, pool.batching, mix, rate)
@@ -166,11 +160,11 @@ class _InTurn:
 def _several_models(
     pool: Pool, classes: Sequence[RequestClass], loads: Sequence[ClassLoad]
 ) -> PoolService:
-    """Return what a pool of several models does, while all that its classes need are resident.
+    """Return the service of a pool of several models while those of its classes are resident.
 
-    Loads are left out: what they take is seen in a simulation. Each model works as if the others
-    always had something to do; what all serve together are the requests' shares of what each
-    serves alone.
+    Loading models is left out: a simulation shows its time. Each model works as if the others
+    always had work; the throughput of all is the sum of the requests' shares of what each serves
+    alone.
     """
     names = [c.model or pool.models[0].name for c in classes]
     members = {
@@ -221,21 +215,15 @@ def _together(
 
 
 def _static(pool: Pool, batching: StaticBatching, mix: Mix, rate: float) -> PoolService:
-    """Return what static batches of mean requests serve; the longest of each makes it less."""
+    """Return the service of static batches of mean requests; the longest of each lowers it."""
     law, n = static_step_time(pool), batching.max_batch_size
     return PoolService(
         pool=pool,
         mix=mix,
         rate_rps=rate,
         running=n,
-        max_num_seqs=None,
         replica_rps=n / sum(padded_s(law, n, mix.prompt_tokens, mix.output_tokens)),
-        running_now=math.nan,
-        tpot_s=math.nan,
-        tpot_full_s=math.nan,
-        tpot_alone_s=math.nan,
         window_s=batching.max_queue_delay_s,
-        replica=None,
         padded=law,
     )
 
@@ -245,7 +233,7 @@ def _continuous(
 ) -> PoolService:
     promised = [c.promises.tpot_s for c in classes if c.streaming and c.promises.tpot_s is not None]
     within = one.most_running_within(min(promised)) if promised else one.batching.max_num_seqs
-    # No number keeps a promise that one sequence alone breaks: leave the setting as it is.
+    # No limit keeps a promise that one sequence alone breaks: the setting stays.
     max_num_seqs = min(one.batching.max_num_seqs, within) or one.batching.max_num_seqs
     running = min(one.most_running(), max_num_seqs)
     each = 0.0 if math.isnan(rate) else rate / pool.replicas

@@ -1,4 +1,4 @@
-"""The stated rule that divides a class's queueing budget, and moving a share by hand."""
+"""The rule that divides a class's queueing budget, and moving one share by hand."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def divide(remaining_s: float, window_s: float, rule: BudgetRule) -> dict[str, f
     """Return the share of each waiting layer, s; they sum to ``remaining_s``.
 
     ``equal`` gives each layer a quarter, ``weights`` divides by the weights, ``proportional``
-    gives the batch window ``window_s`` (all there is, where that is less) and divides the rest by
-    the weights of the queues. NaN where nothing remains or nothing was promised.
+    gives the batch window ``window_s`` (or all that remains, if that is less) and divides the rest
+    by the weights of the queues. NaN if nothing remains or there is no promise.
 
     >>> divide(1.0, 0.1, BudgetRule(rule="proportional"))["batch_window"]
     0.1

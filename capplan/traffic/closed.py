@@ -184,7 +184,7 @@ def _pauses(law: Think, rng: np.random.Generator) -> Floats:
         case ExponentialThink(mean_s=mean_s):
             return rng.standard_exponential(CHUNK) * mean_s
         case LognormalThink(p50_s=p50, p95_s=p95):
-            sigma = math.log(p95 / p50) / laws.Z95
+            sigma = laws.lognormal_sigma(p50, p95)
             return np.asarray(p50 * np.exp(sigma * rng.standard_normal(CHUNK)))
 
 

@@ -218,8 +218,16 @@ def _value(law: Length, normal: NDArray[np.float64]) -> NDArray[np.float64]:
         case FixedLength(tokens=tokens):
             return np.full(len(normal), float(tokens))
         case LognormalLength(p50_tokens=p50, p95_tokens=p95):
-            sigma = math.log(p95 / p50) / Z95
-            return np.asarray(np.ceil(p50 * np.exp(sigma * normal)))
+            return np.asarray(np.ceil(p50 * np.exp(lognormal_sigma(p50, p95) * normal)))
+
+
+def lognormal_sigma(p50: float, p95: float) -> float:
+    """Return the standard deviation of the logarithm of a log-normal law, from two quantiles.
+
+    >>> round(lognormal_sigma(100.0, 400.0), 3)
+    0.843
+    """
+    return math.log(p95 / p50) / Z95
 
 
 def _most(law: Length) -> int:
@@ -240,7 +248,7 @@ def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         case ChoiceSize(values=values, weights=weights):
             return np.array(values)[pick(n, weights, rng)]
         case LognormalSize(p50=p50, p95=p95, max=most):
-            sigma = math.log(p95 / p50) / Z95
+            sigma = lognormal_sigma(p50, p95)
             drawn = p50 * np.exp(sigma * rng.standard_normal(n))
             for _ in range(MOST_REDRAWS):
                 beyond = drawn > most

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.budget import WAITING, rebalance
-from capplan.budget.lengths import length_moment, length_quantile
+from capplan.budget.laws import length_moment, length_quantile
 from capplan.budget.shares import divide
 from capplan.scenario.classes import FixedLength, LognormalLength
 from capplan.scenario.layers import BudgetRule, Weights

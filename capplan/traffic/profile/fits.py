@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from capplan.traffic.arrivals import weibull_shape
-from capplan.traffic.laws import Z95
+from capplan.traffic.laws import lognormal_sigma
 
 LEAST_FOR_FIT = 20
 SHAPE_RANGE_CV = (0.05, 50.0)
@@ -114,7 +114,7 @@ def length_fit(tokens: npt.NDArray[np.int64]) -> Fit | None:
     if not 0 < p50 < p95:
         return None
     stated = {"p50_tokens": p50, "p95_tokens": p95}
-    return _fit(ordered, "lognormal", p50, math.log(p95 / p50) / Z95, stated)
+    return _fit(ordered, "lognormal", p50, lognormal_sigma(p50, p95), stated)
 
 
 def _fit(
