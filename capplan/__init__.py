@@ -29,7 +29,9 @@ _HOME = {
     "judge": "capplan.slo",
     "pool_studies": "capplan.grid",
     "sweep": "capplan.grid",
+    "promise_table": "capplan.slo",
     "run_stages": "capplan.stages",
+    "limit_table": "capplan.stages",
     "size": "capplan.sizing",
 }
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from capplan.display import Displayed
 from capplan.encoding import plain
-from capplan.formatting import counted, rule_words
+from capplan.formatting import counted, format_value, rule_words
 from capplan.scenario.part import Origin
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
@@ -123,6 +123,13 @@ class Scope:
     backend: str = "simulated"
 
 
+def _numbers(reason: Reason) -> str:
+    """Return the field, value and limit of a reason without other evidence."""
+    parts = (reason.value, reason.limit)
+    value, limit = (format_value(part, reason.field) for part in parts)
+    return f"{reason.field}: {value}, limit {limit}"
+
+
 def reason_table(reasons: Iterable[Reason]) -> pd.DataFrame:
     """Return the reasons that are not a pass, or all if all pass: what was found, what to do."""
     every = tuple(reasons)
@@ -132,7 +139,7 @@ def reason_table(reasons: Iterable[Reason]) -> pd.DataFrame:
             r.outcome,
             rule_words(r.rule),
             r.request_class or "all",
-            r.evidence,
+            r.evidence or _numbers(r),
             r.origin or "",
             r.next_action,
         )

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
 from capplan.budget.shares import WAITING
+from capplan.display import Displayed
+from capplan.encoding import plain
+from capplan.formatting import counted, format_value, rule_words
+from capplan.results import per_request, queue_waits
 from capplan.scenario.part import Origin
-from capplan.verdict import Outcome, Reason
+from capplan.statistics import quantile as quantile_of
+from capplan.verdict import Outcome, Reason, reason_table
+
+if TYPE_CHECKING:
+    from capplan.results import RunResult
+
+ROUNDING = 1e-6
+"""A wait that passes its share by no more than this part of it does not pass it."""
+QUEUES = {"gateway_queue": "gateway"}
+"""The layers a budget divides among, by their name in a run if the two differ."""
 
 SEVERITY: tuple[Outcome, ...] = ("fail", "blocked", "unknown", "retest", "pass")
 """Outcomes, the one that decides a verdict first."""
@@ -93,7 +106,7 @@ class LayerLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WaitBudget:
+class WaitBudget(Displayed):
     """How long a request may wait in each layer, what follows from it, and what is broken."""
 
     scenario: str
@@ -116,12 +129,28 @@ class WaitBudget:
         """Return the budget of one class; KeyError if there is none."""
         return {c.request_class: c for c in self.classes}[name]
 
-    def table(self) -> pd.DataFrame:
-        """Return one row per class and waiting layer, by the class's own share.
+    @property
+    def tightest(self) -> ClassBudget:
+        """Return the budget of the class that may wait least; one without a promise comes last."""
+        return min(
+            self.classes, key=lambda c: math.inf if math.isnan(c.remaining_s) else c.remaining_s
+        )
 
-        Columns: request_class, layer, owner, share_s, drain_rps (the class's part), queue_length
-        (the class's requests that drain within the share), waiting (Little's law: rate × share),
-        timeout_s, status, retry_after_s, flag, origin.
+    def summary(self) -> str:
+        """Return the outcome, and which class may wait least."""
+        least = self.tightest
+        found = counted(len(self.findings), "finding") if self.findings else "no finding"
+        return (
+            f"Verdict of the budget: **{self.outcome}**, with {found}. Least remains for "
+            f"{least.request_class}: {format_value(least.remaining_s, '_s')} of its "
+            f"{format_value(least.promise_s, '_s')}, divided by the rule {self.rule}."
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return what each class may wait in each layer, who owns it, and what happens then.
+
+        Columns: request_class, layer, owner, share_s, queue_length (the class's requests that
+        drain within the share), when full, flag (what the engine calls the limit), origin.
         """
         limits = {(limit.pool, limit.layer): limit for limit in self.limits}
         rows = []
@@ -130,6 +159,60 @@ class WaitBudget:
                 limit = limits["" if layer == "gateway_queue" else c.pool, layer]
                 rows.append(_row(c, limit))
         return pd.DataFrame(rows)
+
+    def limit_table(self) -> pd.DataFrame:
+        """Return the limit that each layer needs: that of the strictest class that waits in it."""
+        rows = [
+            (x.pool or "gateway", x.layer, x.owner or NO_OWNER, x.share_s,
+             math.nan if x.length is None else x.length,
+             math.nan if x.wait_limit_s is None else x.wait_limit_s, str(x.status))
+            for x in self.limits
+        ]  # fmt: skip
+        heads = ["pool", "layer", "owner", "share_s", "length", "wait_limit_s", "refusal"]
+        return pd.DataFrame(rows, columns=heads)
+
+    def class_table(self) -> pd.DataFrame:
+        """Return the subtraction, class by class: promise, less work, leaves what may be waited."""
+        rows = [
+            {
+                "request_class": c.request_class,
+                "by": rule_words(c.basis) or "no promise",
+                "promise_s": c.promise_s,
+                "network_s": c.network_s,
+                "gateway_s": c.gateway_s,
+                "prefill_s": c.prefill_s,
+                "decode_s": c.decode_s,
+                "may wait_s": c.remaining_s,
+                "at prompt / output": f"{c.prompt_tokens:,.0f} / {c.output_tokens:,.0f} tokens",
+                "origin of the times": c.origin,
+            }
+            for c in self.classes
+        ]
+        return pd.DataFrame(rows)
+
+    def feasible_table(self) -> pd.DataFrame:
+        """Return up to which quantile of its lengths each class has anything left to wait."""
+        rows = [
+            {
+                "request_class": c.request_class,
+                "prompts up to_fraction": c.feasible_prompt_quantile,
+                "outputs up to_fraction": c.feasible_output_quantile,
+                "TPOT_s": c.tpot_s,
+                "TPOT promise_s": c.tpot_promise_s,
+            }
+            for c in self.classes
+        ]
+        return pd.DataFrame(rows)
+
+    def finding_table(self) -> pd.DataFrame:
+        """Return what is broken, or could not be checked, the most severe first."""
+        return reason_table(self.findings)
+
+    def chart(self) -> Any:
+        """Return the chart of where the time of each class goes."""
+        from capplan import charts
+
+        return charts.budget_by_layer(self.parts())
 
     def parts(self) -> pd.DataFrame:
         """Return where the time of each class goes: request_class, layer, part_s, deadline_s.
@@ -144,17 +227,37 @@ class WaitBudget:
         ]
         return pd.DataFrame(rows, columns=["request_class", "layer", "part_s", "deadline_s"])
 
-    def readings(self) -> pd.DataFrame:
-        """Return readings of the number in flight: request_class, reading, in_flight."""
-        rows = [
-            row
-            for c in self.classes
-            for row in (
-                (c.request_class, "rate × mean response (Little)", c.in_flight),
-                (c.request_class, "stable rate × allowed response", c.in_flight_upper),
-            )
-        ]
+    def readings(self, result: RunResult | None = None) -> pd.DataFrame:
+        """Return readings of the number in flight, and that of a run beside them if one is given.
+
+        Columns: request_class, reading, in_flight.
+        """
+        rows = []
+        for c in self.classes:
+            name = c.request_class
+            rows.append((name, "rate × mean response (Little)", c.in_flight))
+            rows.append((name, "stable rate × allowed response", c.in_flight_upper))
+            if result is not None:
+                rows.append((name, "simulated", _mean_in_flight(result, name)))
         return pd.DataFrame(rows, columns=["request_class", "reading", "in_flight"])
+
+    def tail_waits(self, result: RunResult, *, quantile: float = 0.99) -> pd.DataFrame:
+        """Return the tail of the wait in each layer of a run beside its share.
+
+        Columns: request_class, layer, share_s, wait_s (NaN if no wait was measured), over
+        (whether the wait passes its share).
+        """
+        attempts = result.judged
+        waits = queue_waits(attempts, end_s=result.duration_s)
+        rows = []
+        for c in self.classes:
+            own = waits[(attempts["request_class"] == c.request_class).to_numpy()]
+            for layer in WAITING:
+                known = own[QUEUES.get(layer, layer)].dropna()
+                wait = quantile_of(known, quantile) if len(known) else math.nan
+                rows.append((c.request_class, layer, c.shares_s[layer], wait))
+        frame = pd.DataFrame(rows, columns=["request_class", "layer", "share_s", "wait_s"])
+        return frame.assign(over=frame["wait_s"] > frame["share_s"] * (1 + ROUNDING))
 
     def to_json(self) -> dict[str, Any]:
         """Return the budget as what JSON knows: NaN is None, infinity is ``"inf"``."""
@@ -162,10 +265,10 @@ class WaitBudget:
             "scenario": self.scenario,
             "rule": self.rule,
             "verdict": {"outcome": self.outcome, "reasons": [_reason(r) for r in self.findings]},
-            "classes": _plain(self.classes),
-            "layers": _plain(self.limits),
-            "settings": _plain(self.settings),
-            "changes": _plain(self.changes),
+            "classes": plain(self.classes),
+            "layers": plain(self.limits),
+            "settings": plain(self.settings),
+            "changes": plain(self.changes),
         }
 
 
@@ -173,19 +276,19 @@ def _reason(found: Reason) -> dict[str, Any]:
     return found.to_json(REASON_KEYS) | {"request_class": found.request_class or ""}
 
 
+NO_OWNER = "no owner"
+
+
 def _row(c: ClassBudget, limit: LayerLimit) -> dict[str, Any]:
-    share = c.shares_s[limit.layer]
+    share, is_window = c.shares_s[limit.layer], limit.layer == "batch_window"
+    refusal = f"{limit.status}, Retry-After {limit.retry_after_s:g} s"
     return {
         "request_class": c.request_class,
         "layer": limit.layer,
-        "owner": limit.owner,
+        "owner": limit.owner or NO_OWNER,
         "share_s": share,
-        "drain_rps": c.drain_rps,
-        "queue_length": _length(share * c.drain_rps, limit.layer),
-        "waiting": c.rate_rps * share,
-        "timeout_s": share,
-        "status": limit.status,
-        "retry_after_s": limit.retry_after_s,
+        "queue_length": math.nan if is_window else _whole(share * c.drain_rps),
+        "when full": "start the batch" if is_window else refusal,
         "flag": "; ".join(f"{name} {_flag(value)}" for name, value in limit.flags.items()),
         "origin": c.origin,
     }
@@ -196,11 +299,20 @@ def _flag(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def _length(requests: float, layer: str) -> float:
-    """Return whole requests; NaN if unknown, and for the window, which is no queue of its own."""
-    if math.isnan(requests) or layer == "batch_window":
-        return math.nan
-    return float(math.floor(requests))
+def _whole(requests: float) -> float:
+    """Return whole requests; NaN if unknown."""
+    return math.nan if math.isnan(requests) else float(math.floor(requests))
+
+
+def _mean_in_flight(result: RunResult, name: str) -> float:
+    """Return the time average of the requests of a class that are inside, after the warm-up."""
+    requests = per_request(result, warmup=True)
+    own = requests[requests["request_class"] == name]
+    last = float(requests["intended_start_s"].max())
+    begin = own["intended_start_s"].clip(result.judged_from_s, last)
+    end = own["finish_s"].fillna(result.duration_s).clip(result.judged_from_s, last)
+    span = last - result.judged_from_s
+    return float((end - begin).sum() / span) if span > 0 else math.nan
 
 
 def _parts(c: ClassBudget) -> Iterable[tuple[str, float]]:
@@ -213,17 +325,3 @@ def _parts(c: ClassBudget) -> Iterable[tuple[str, float]]:
         left -= min(part, left)
     if c.remaining_s < 0:
         yield "over", -c.remaining_s
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None
-        return value if math.isfinite(value) else "inf" if value > 0 else "-inf"
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    return value

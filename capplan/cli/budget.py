@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.output import print_frame, print_json
 from capplan.cli.parsing import (
     add_check,
     add_command,
@@ -54,7 +54,14 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(budget.to_json())
     else:
-        _print(budget, args.apply)
+        print_frame(budget.class_table())
+        print_frame(budget.limit_table())
+        sys.stdout.write(budget.as_text())
+        if budget.findings:
+            sys.stdout.write("\n")
+            print_frame(budget.finding_table())
+        if args.apply is not None:
+            sys.stdout.write(f"\nwritten to {args.apply}\n")
     return exits.checked(budget.outcome, check=args.check)
 
 
@@ -70,27 +77,3 @@ def _apply(args: argparse.Namespace, budget: WaitBudget) -> None:
     folder = out.parent.resolve()
     text = applied_text(find_scenario(args.scenario), budget, values=values_of(args), folder=folder)
     write_file(out, text.encode())
-
-
-def _print(budget: WaitBudget, applied: str | None) -> None:
-    classes = [
-        (c.request_class, c.basis or "nothing", c.promise_s, c.prefill_s, c.decode_s, c.remaining_s)
-        for c in budget.classes
-    ]
-    heads = ["class", "promise", "promise (s)", "prefill (s)", "decode (s)", "left to wait (s)"]
-    print_table(classes, heads)
-    sys.stdout.write("\n")
-    layers = [
-        (x.pool or "gateway", x.layer, x.owner or "nobody", x.share_s, *_limits(x), x.status)
-        for x in budget.limits
-    ]
-    print_table(
-        layers, ["pool", "layer", "owner", "share (s)", "length", "wait limit (s)", "refusal"]
-    )
-    print_verdict(budget.to_json()["verdict"])
-    if applied is not None:
-        sys.stdout.write(f"\nwritten to {applied}\n")
-
-
-def _limits(limit: Any) -> tuple[Any, Any]:
-    return limit.length, limit.wait_limit_s

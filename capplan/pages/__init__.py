@@ -7,7 +7,6 @@ from capplan.display import table
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.pages import (
     acceptance,
-    budget,
     fidelity,
     goals,
     ramp,
@@ -22,7 +21,6 @@ from capplan.pages.showing import drawn, show
 __all__ = [
     "Page",
     "acceptance",
-    "budget",
     "conclude",
     "counted",
     "drawn",

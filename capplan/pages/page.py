@@ -72,7 +72,13 @@ class Page:
 
 
 def open_page(
-    scenario: str, *, trace: str = "", run_folder: str = "", seed: int = 0, **values: Any
+    scenario: str,
+    *,
+    trace: str = "",
+    run_folder: str = "",
+    seed: int = 0,
+    requests: int = 0,
+    **values: Any,
 ) -> Page:
     """Return the page of a study, with the theme of its charts set.
 
@@ -86,6 +92,8 @@ def open_page(
         Where pages leave their artefacts; ``""`` = ``runs/<name of the scenario>``.
     seed
         Names the random numbers.
+    requests
+        Most requests of the study; 0 = all.
     **values
         Fields of the scenario to set first, dots written as two underscores.
 
@@ -98,6 +106,8 @@ def open_page(
     from capplan.scenario.files import load_scenario
 
     changes: dict[str, Any] = {key.replace("__", "."): value for key, value in values.items()}
+    if requests > 0:
+        changes["requests"] = requests
     if trace:
         changes["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
     study = load_scenario(scenario, values=changes)

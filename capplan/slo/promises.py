@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.formatting import counted
+from capplan.formatting import counted, format_value, rule_words
 from capplan.results import RunResult
 from capplan.results.cost import class_cost_usd
 from capplan.results.requests import outcome_is, streamed
+from capplan.scenario import Scenario
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.part import origin
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
@@ -31,6 +32,29 @@ NEXT_SHARE = {
     "timeout_rate_fraction": "see in which queue they time out; shorten it so that it refuses",
     "goodput_fraction": "see which promise breaks first, by class and length bucket",
 }
+
+
+def promise_table(scenario: Scenario) -> pd.DataFrame:
+    """Return each promise of each class with its bound, its origin, and the samples it needs."""
+    no_promise = ("quantile", "min_samples", "origins")
+    rows = []
+    for c in scenario.classes:
+        for name in Promises.model_fields:
+            bound = getattr(c.promises, name)
+            if name in no_promise or bound is None:
+                continue
+            quantile = f"P{100 * c.promises.quantile:g}"
+            rows.append(
+                {
+                    "request_class": c.name,
+                    "promise": rule_words(name),
+                    "bound": format_value(bound, name),
+                    "holds at": quantile if name in LATENCIES else "all requests",
+                    "samples needed": c.promises.samples_needed(),
+                    "origin": origin(c.promises, name),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

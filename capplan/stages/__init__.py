@@ -7,7 +7,7 @@ from capplan.stages.acceptance import Acceptance, run_stages
 from capplan.stages.degradation import Degradation, Knee, degradation_of, knee_of
 from capplan.stages.metrics import Trend, slope_per_hour
 from capplan.stages.next_change import Candidate
-from capplan.stages.protection import ProtectiveAction, protections
+from capplan.stages.protection import ProtectiveAction, limit_table, protections
 from capplan.stages.ramp import LoadRamp, raise_load
 from capplan.stages.recovery import Recovery, recovery_of
 from capplan.stages.run_load import Loads, loads_of
@@ -26,6 +26,7 @@ __all__ = [
     "Trend",
     "degradation_of",
     "knee_of",
+    "limit_table",
     "loads_of",
     "protections",
     "raise_load",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from capplan.results.breakers import open_spans as spans_of
 from capplan.scenario.limits import limits
@@ -15,8 +16,6 @@ from capplan.stages.dropped_retries import dropped
 from capplan.stages.violations import MOST_IDS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from capplan.results import RunResult
     from capplan.scenario import Scenario
     from capplan.scenario.breakers import Breaker
@@ -65,6 +64,12 @@ class ProtectiveAction:
                 "request_ids": list(self.request_ids),
             },
         }
+
+
+def limit_table(scenario: Scenario) -> pd.DataFrame:
+    """Return each limit of a scenario with its layer, its owner and what it does."""
+    rows = [(one.field, one.layer, one.owner, one.action) for one in limits(scenario)]
+    return pd.DataFrame(rows, columns=["limit", "layer", "owner", "protective action"])
 
 
 def protections(scenario: Scenario, stages: Sequence[Stage]) -> tuple[ProtectiveAction, ...]:

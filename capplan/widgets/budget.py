@@ -32,12 +32,11 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
     layer whose wait passes its share is red, and so is a finding that fails.
     """
     from capplan.budget import WAITING, allocate, apply, rebalance, with_shares
-    from capplan.pages.budget import remaining, tail_waits
     from capplan.simulation import simulate
     from capplan.traffic.stretch import busiest
 
     own = allocate(scenario, trace=trace)
-    start = whole(_percentages(min(own.classes, key=remaining)))
+    start = whole(_percentages(own.tightest))
     stretch = busiest(trace, SHOWN_REQUESTS)
 
     def look(values: Values) -> View:
@@ -45,7 +44,7 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
         limited = apply(divided, allocate(divided, trace=trace))
         budget = allocate(limited, trace=trace)
         result = simulate(judged_as_shown(limited), trace=stretch)
-        return _view(budget, tail_waits(budget, result), result)
+        return _view(budget, budget.tail_waits(result), result)
 
     def couple(moved: str, values: Values) -> Values:
         before = {**values, moved: PERCENT - sum(v for n, v in values.items() if n != moved)}

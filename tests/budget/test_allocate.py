@@ -98,8 +98,7 @@ def test_readings_in_flight_stand_beside_each_other(small):
 def test_the_table_has_a_row_per_class_and_layer_with_its_origin(small):
     table = allocate(small).table()
     assert list(table.columns) == [
-        "request_class", "layer", "owner", "share_s", "drain_rps", "queue_length", "waiting",
-        "timeout_s", "status", "retry_after_s", "flag", "origin",
+        "request_class", "layer", "owner", "share_s", "queue_length", "when full", "flag", "origin",
     ]  # fmt: skip
     assert len(table) == 2 * len(WAITING)
     assert set(table["origin"]) == {"promise"}
