@@ -9,8 +9,8 @@ from capplan.scenario.breaker_rules import placements
 from capplan.scenario.ending import endings
 
 if TYPE_CHECKING:
-    from capplan.scenario import Scenario
     from capplan.scenario.ending import Limit
+    from capplan.scenario.scenario import Scenario
 
 
 def limits(scenario: Scenario) -> Iterator[Limit]:
