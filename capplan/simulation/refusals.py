@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Generic, TypeVar
 
+from capplan.scenario.ending import Ending
 from capplan.scenario.gateway import Allowance, Gateway, RequestLimit, TokenLimit
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.retries import SharedBudget
@@ -15,6 +17,7 @@ DECIMALS = 9
 """To which periods are counted, so that a rounding error starts none early."""
 
 Counting = TypeVar("Counting")
+Bound = tuple[Callable[[Attempt], float], float, Ending]
 Rules = TypeVar("Rules", bound=Allowance | RequestLimit | TokenLimit)
 
 
@@ -23,7 +26,7 @@ class Refusals:
 
     def __init__(self, rules: Gateway) -> None:
         self._final: set[int] | None = set() if rules.drop_final_retries else None
-        self._longest = math.inf if rules.max_prompt_tokens is None else rules.max_prompt_tokens
+        self._bounds = tuple(_bounds(rules))
         budget = rules.retry_budget
         self._retries = None if budget is None else SharedBudget(budget)
         self._allowances = _Matching(rules.allowances, Used)
@@ -36,8 +39,9 @@ class Refusals:
         retry = attempt.attempt > 1
         if retry and self._final is not None and attempt.request.row in self._final:
             return Failure.refused(Gateway.final_retry)
-        if attempt.prompt_tokens > self._longest:
-            return Failure.refused(Gateway.prompt_too_long)
+        for size, most, ending in self._bounds:
+            if size(attempt) > most:
+                return Failure.refused(ending)
         if self._retries is not None:
             if not retry:
                 self._retries.deposit(attempt.request, now_s)
@@ -66,6 +70,12 @@ class Refusals:
         """Remember the requests whose answer was not to try again."""
         if self._final is not None and not failure.can_be_retried:
             self._final.add(attempt.request.row)
+
+
+def _bounds(rules: Gateway) -> Iterator[Bound]:
+    """Yield what may be only so large in one request: its size, the most, how it ends beyond."""
+    if (most := rules.max_prompt_tokens) is not None:
+        yield attrgetter("prompt_tokens"), most, Gateway.prompt_too_long
 
 
 class TokenBucket:
