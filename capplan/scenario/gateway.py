@@ -247,8 +247,9 @@ class Gateway(Part):
     """The gateway: what it refuses, then concurrency with its own queue, then overhead.
 
     An attempt that arrives passes in this order: ``accept`` (its connection), retries of what must
-    not be retried, ``max_prompt_tokens`` (413), ``retry_budget``, ``allowances``, then all rate
-    limits together; refused by one, it takes nothing from those after it.
+    not be retried, ``max_prompt_tokens`` (413), ``max_total_tokens`` (422), ``retry_budget``,
+    ``allowances``, then all rate limits together; refused by one, it takes nothing from those after
+    it.
 
     ``concurrency`` limits the requests that the gateway holds open downstream at once.
     ``overhead_s`` is spent on every request before it is passed on (plug-ins: authentication,
@@ -267,6 +268,7 @@ class Gateway(Part):
     """
 
     prompt_too_long: ClassVar = Ending("prompt_too_long", 413, final=True)
+    too_many_tokens: ClassVar = Ending("too_many_tokens", 422, final=True)
     final_retry: ClassVar = Ending("final_retry", 400, final=True)
     over_retry_budget: ClassVar = Ending("retry_budget", 429, final=True)
     displaced: ClassVar = Ending("displaced")
@@ -275,6 +277,11 @@ class Gateway(Part):
     owner: Owner = ""
     accept: Accept | None = None
     max_prompt_tokens: Count | None = None
+    max_total_tokens: Count | None = None
+    """Most tokens of prompt and asked-for answer together; the drawn answer stands for the latter.
+
+    Source: Hugging Face, "Text Generation Inference", launcher arguments, ``max-total-tokens``.
+    """
     drop_final_retries: bool = False
     """Whether retries of what was answered "do not retry" (400, 413, quota) are dropped here."""
     retry_budget: RetryBudget | None = None
@@ -325,6 +332,9 @@ class Gateway(Part):
             why = "their prompts are longer than the gateway takes"
             what = f"beyond {longest:,} prompt tokens"
             yield self.prompt_too_long.at("max_prompt_tokens", what, value=longest, why=why)
+        if (most := self.max_total_tokens) is not None:
+            what = f"beyond {most:,} tokens of prompt and answer"
+            yield self.too_many_tokens.at("max_total_tokens", what, value=most)
         if (budget := self.retry_budget) is not None:
             yield self.over_retry_budget.at(
                 "retry_budget", f"to {budget.beyond}", owner=budget.owner

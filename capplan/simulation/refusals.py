@@ -76,6 +76,8 @@ def _bounds(rules: Gateway) -> Iterator[Bound]:
     """Yield what may be only so large in one request: its size, the most, how it ends beyond."""
     if (most := rules.max_prompt_tokens) is not None:
         yield attrgetter("prompt_tokens"), most, Gateway.prompt_too_long
+    if (most := rules.max_total_tokens) is not None:
+        yield (lambda a: a.prompt_tokens + a.output_tokens), most, Gateway.too_many_tokens
 
 
 class TokenBucket:

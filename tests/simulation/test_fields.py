@@ -98,6 +98,7 @@ CHANGES = {
         "overhead_concurrency": ("gateway.overhead_concurrency", 1),
         "accept": ("gateway.accept", ACCEPT),
         "max_prompt_tokens": ("gateway.max_prompt_tokens", 100),
+        "max_total_tokens": ("gateway.max_total_tokens", 120),
         "drop_final_retries": ("gateway.drop_final_retries", True),
         "retry_budget": ("gateway.retry_budget", BUDGET),
         "allowances": ("gateway.allowances", [ALLOWANCE]),

@@ -39,6 +39,7 @@ CASES = {
     },
     "gateway.allowances.l.tokens": {"allowances": [{"name": "l", "tenant": "b", "tokens": 900}]},
     "gateway.max_prompt_tokens": {"max_prompt_tokens": 100},
+    "gateway.max_total_tokens": {"max_total_tokens": 120},
     "gateway.accept.backlog": {"accept": {"rate_per_s": 5.0, "backlog": 3}},
     "gateway.accept.max_per_caller": {"accept": {"max_per_caller": 2}},
     "gateway.when_full": {"concurrency": 2, "queue": {"length": 2}, "when_full": "displace_lowest"},
