@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from capplan.scenario.gateway import Gateway
 from capplan.scenario.layers import Network, Queue
@@ -16,7 +16,11 @@ from capplan.simulation.connections import Connections, Listener
 from capplan.simulation.pool import ServingPool
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.refusals import Refusals
+from capplan.simulation.response_cache import CachedResponses
 from capplan.simulation.slots import FlowLine, Slots
+
+if TYPE_CHECKING:
+    from capplan.simulation.timeline import Gauge
 
 OWN = frozenset({"gateway", "network"})
 """Layers at which the gateway itself ends attempts."""
@@ -35,11 +39,19 @@ class Entrance(Protocol):
         """Return the pool that an attempt is in."""
 
 
+class Upstream(Protocol):
+    """The callers, seen from the gateway."""
+
+    def returned(self, attempt: Attempt, failure: Failure | None) -> None:
+        """Take what has passed the gateway on its way back; failure is None for an answer."""
+
+    @property
+    def reacts(self) -> bool:
+        """Return whether the end of an attempt can send or cancel another at once."""
+
+
 class GatewayHost:
     """The gateway in front of all pools, with the parts that its rules ask for.
-
-    ``returned(attempt, failure)`` takes what has passed the gateway on its way back, with None
-    for an answer.
 
     Attributes
     ----------
@@ -61,7 +73,8 @@ class GatewayHost:
         network: Network,
         connections: Connections,
         clock: Clock,
-        returned: Callable[[Attempt, Failure | None], None],
+        callers: Upstream,
+        cache: CachedResponses | None = None,
     ) -> None:
         self.pools: Mapping[str, Entrance] = {}
         self.refusing: dict[object, tuple[Collection[str], Failure]] = {}
@@ -76,7 +89,8 @@ class GatewayHost:
         self._rules = rules
         self._clock = clock
         self._network_s = network.one_way_s
-        self._returned = returned
+        self._callers = callers
+        self._cache = cache
         self._refusals = Refusals(rules) if any(x.is_set for x in rules.limits()) else None
         self._workers = rules.overhead_concurrency or math.inf
         self._stretch = 1 / (1 - rules.overhead_fraction)
@@ -102,10 +116,14 @@ class GatewayHost:
 
     @property
     def has_waiting(self) -> bool:
-        """Return whether an attempt waits in the gateway's queue."""
-        return bool(self.queue.line)
+        """Return whether an attempt that ends can bring or take another in the same instant.
 
-    def gauges(self) -> Iterable[tuple[str, Callable[[], float], bool]]:
+        One may wait in the gateway's queue. Without a network time, a caller may cancel the other
+        attempts of a race, and a load generator may send on the connection that is free again.
+        """
+        return bool(self.queue.line) or (self._network_s == 0 and self._callers.reacts)
+
+    def gauges(self) -> Iterable[Gauge]:
         """Return what else the timeline shows: name, reading, and whether it is a total."""
         for quota in self._rules.quotas:
             name = quota.tenant
@@ -116,6 +134,8 @@ class GatewayHost:
         if (listener := self._listener) is not None:
             yield "connections_open", lambda: listener.open, False
             yield "connections_waiting", lambda: listener.waiting, False
+        if self._cache is not None:
+            yield from self._cache.gauges()
         if _limits_more_than_load(self._rules):
             yield "status_413_rps", lambda: self.statuses[413], True
             told = {x.reason.partition(":")[0] for x in self._rules.limits() if x.is_set}
@@ -151,6 +171,8 @@ class GatewayHost:
     def answered(self, attempt: Attempt) -> None:
         """Serialise an answer, then send it back."""
         attempt.place = "answer"
+        if self._cache is not None:
+            self._cache.keep(attempt)
         if self._stretch == 1.0:
             self._serialised(attempt)
             return
@@ -159,13 +181,6 @@ class GatewayHost:
             self._clock.at(done_s, Rank.ARRIVE, self._serialised, attempt)
         else:
             self._serialised(attempt)
-
-    def answers(self, attempt: Attempt) -> None:
-        """Serialise an answer that no replica has made, then send it."""
-        attempt.place = "answer"
-        now_s = self._clock.now
-        done_s = self.leaves_s(attempt.intended_start_s, now_s)
-        self._clock.at(max(done_s, now_s), Rank.ARRIVE, self._serialised, attempt)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         """Send back what failed behind the gateway."""
@@ -250,8 +265,23 @@ class GatewayHost:
             self._let_in()
 
     def _pass_on(self, attempt: Attempt) -> None:
-        if attempt.place == "gateway":
+        if self._cache is not None and self._cache.lookup_s > 0 and attempt.place == "gateway":
+            known_s = self._clock.now + self._cache.lookup_s
+            self._clock.at(known_s, Rank.ARRIVE, self._looked_up, attempt)
+        else:
+            self._looked_up(attempt)
+
+    def _looked_up(self, attempt: Attempt) -> None:
+        """Send back the kept answer, or pass the attempt on to its pool."""
+        if attempt.place != "gateway":
+            return
+        if self._cache is None or not self._cache.finds(attempt):
             self.pools[attempt.request.request_class].arrive(attempt)
+            return
+        attempt.outcome_layer, attempt.place = "gateway", "answer"
+        now_s = self._clock.now
+        done_s = self.leaves_s(attempt.intended_start_s, now_s)
+        self._clock.at(max(done_s, now_s), Rank.ARRIVE, self._serialised, attempt)
 
     def _serialised(self, attempt: Attempt) -> None:
         if attempt.place == "answer":
@@ -273,7 +303,7 @@ class GatewayHost:
         if self._listener is not None:
             self._listener.leave(attempt)
         attempt.place = "gone"
-        self._returned(attempt, failure)
+        self._callers.returned(attempt, failure)
 
     def _release(self, attempt: Attempt) -> None:
         self.slots.free(attempt)

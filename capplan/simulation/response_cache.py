@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.scenario.gateway import ResponseCache
-from capplan.simulation.attempt import Attempt, Failure
-from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.timeline import Probe
+from capplan.simulation.attempt import Attempt
+from capplan.simulation.clock import Clock
 
 if TYPE_CHECKING:
     import numpy as np
 
     from capplan.scenario import Scenario
-    from capplan.simulation.gateway import Entrance, GatewayHost
-    from capplan.simulation.pool import ServingPool
+    from capplan.simulation.timeline import Gauge
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,12 @@ class Answers:
 
 
 class CachedResponses:
-    """The response cache of a run: in front of every pool, and told of every answer.
+    """The response cache of a run: looks up every attempt that the gateway passes on.
 
     Attributes
     ----------
+    lookup_s
+        How long a lookup takes, s.
     lookups, hits
         Attempts that were looked up, and that were found.
     """
@@ -99,29 +99,19 @@ class CachedResponses:
         rules: ResponseCache,
         *,
         shares: Mapping[str, float],
-        gateway: GatewayHost,
         clock: Clock,
         draws: np.random.Generator,
     ) -> None:
+        self.lookup_s = rules.lookup_s
         self.lookups = self.hits = 0
         self._rules = rules
         self._answers = Answers(rules)
         self._shares = shares
-        self._gateway = gateway
         self._clock = clock
         self._draws = draws
 
-    def fronts(self, pools: Mapping[str, Entrance]) -> dict[str, Entrance]:
-        """Return what stands before the pool of each class."""
-        return {name: _Front(self, pool) for name, pool in pools.items()}
-
-    @property
-    def has_waiting(self) -> bool:
-        """Return whether anybody waits at the gateway."""
-        return self._gateway.has_waiting
-
-    def answered(self, attempt: Attempt) -> None:
-        """Keep an answer on its way back."""
+    def keep(self, attempt: Attempt) -> None:
+        """Keep an answer, unless it was degraded."""
         if not attempt.degraded:
             self._answers.keep(
                 self._key(attempt) or attempt.request.row,
@@ -129,44 +119,26 @@ class CachedResponses:
                 prompt_tokens=attempt.prompt_tokens,
                 output_tokens=attempt.output_tokens,
             )
-        self._gateway.answered(attempt)
 
-    def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """Pass a failure on."""
-        self._gateway.failed(attempt, failure)
+    def finds(self, attempt: Attempt) -> bool:
+        """Return whether an attempt's answer is kept; it then has that answer's length."""
+        self.lookups += 1
+        found = self._find(attempt)
+        self.hits += found
+        return found
 
-    def enter(self, attempt: Attempt, pool: Entrance) -> None:
-        """Look an attempt up, then answer it or pass it on."""
-        if self._rules.lookup_s > 0:
-            known_s = self._clock.now + self._rules.lookup_s
-            self._clock.at(known_s, Rank.ARRIVE, self._looked_up, (attempt, pool))
-        else:
-            self._looked_up((attempt, pool))
-
-    def probes(self) -> Iterable[Probe]:
-        """Return what the timeline shows."""
-        yield Probe("gateway", "", "response_cache_bytes", self._bytes)
-        yield Probe("gateway", "", "response_cache_entries", lambda: len(self._answers))
-        yield Probe("gateway", "", "response_cache_hits_rps", lambda: self.hits, total=True)
-        yield Probe("gateway", "", "response_cache_lookups_rps", lambda: self.lookups, total=True)
+    def gauges(self) -> Iterable[Gauge]:
+        """Return what the timeline shows: name, reading, and whether it is a total."""
+        yield "response_cache_bytes", self._bytes, False
+        yield "response_cache_entries", lambda: len(self._answers), False
+        yield "response_cache_hits_rps", lambda: self.hits, True
+        yield "response_cache_lookups_rps", lambda: self.lookups, True
 
     def _bytes(self) -> float:
         self._answers.forget_old(self._clock.now)
         return self._answers.bytes
 
-    def _looked_up(self, which: tuple[Attempt, Entrance]) -> None:
-        attempt, pool = which
-        if attempt.place != "gateway":  # its caller has left meanwhile
-            return
-        self.lookups += 1
-        if not self._found(attempt):
-            pool.arrive(attempt)
-            return
-        self.hits += 1
-        attempt.outcome_layer = "gateway"
-        self._gateway.answers(attempt)
-
-    def _found(self, attempt: Attempt) -> bool:
+    def _find(self, attempt: Attempt) -> bool:
         key = self._key(attempt)
         if key is None:
             share = self._shares[attempt.request.request_class]
@@ -177,7 +149,7 @@ class CachedResponses:
         return kept is not None
 
     def _key(self, attempt: Attempt) -> Hashable:
-        """Return what requests have in common that ask the same; None where nobody can tell."""
+        """Return what identical requests have in common; None if the trace does not say."""
         request, per_id = attempt.request, attempt.prefix_block_tokens
         ids = attempt.prefix_blocks
         if not per_id or len(ids) * per_id < attempt.prompt_tokens:
@@ -187,41 +159,12 @@ class CachedResponses:
         return request.request_class, owner, attempt.prompt_tokens, asked
 
 
-class _Front:
-    """The response cache, as it stands before one pool."""
-
-    def __init__(self, cache: CachedResponses, pool: Entrance) -> None:
-        self._cache = cache
-        self._pool = pool
-
-    def arrive(self, attempt: Attempt) -> None:
-        """Take an attempt from the gateway."""
-        self._cache.enter(attempt, self._pool)
-
-    def withdraw(self, attempt: Attempt) -> None:
-        """Give an attempt up that has been passed on."""
-        self._pool.withdraw(attempt)
-
-    def serving(self, attempt: Attempt) -> ServingPool:
-        """Return the pool behind."""
-        return self._pool.serving(attempt)
-
-
 def cached_responses(
-    scenario: Scenario,
-    *,
-    gateway: GatewayHost,
-    clock: Clock,
-    draws: Callable[[], np.random.Generator],
+    scenario: Scenario, *, clock: Clock, draws: Callable[[], np.random.Generator]
 ) -> CachedResponses | None:
-    """Return the response cache of a scenario; None where it has none."""
+    """Return the response cache of a scenario; None without one."""
     rules = scenario.gateway.response_cache
     if rules is None:
         return None
-    return CachedResponses(
-        rules,
-        shares={c.name: c.response_cached_fraction for c in scenario.classes},
-        gateway=gateway,
-        clock=clock,
-        draws=draws(),
-    )
+    shares = {c.name: c.response_cached_fraction for c in scenario.classes}
+    return CachedResponses(rules, shares=shares, clock=clock, draws=draws())

@@ -22,7 +22,6 @@ from capplan.simulation.fleet import Fleet, Supply, supplies
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.loading import loader_of
 from capplan.simulation.pool import ServingPool
-from capplan.simulation.reacting import downstream
 from capplan.simulation.request_log import RequestLog, requests_of
 from capplan.simulation.request_source import request_source
 from capplan.simulation.response_cache import cached_responses
@@ -134,24 +133,18 @@ class _Run:
             network=scenario.network,
             connections=self._connections,
             clock=self.clock,
-            returned=self.callers.returned,
+            callers=self.callers,
+            cache=cached_responses(
+                scenario, clock=self.clock, draws=partial(self._draws, RandomStream.RESPONSES)
+            ),
         )
         self.machines = {host.name: Machine(host, clock=self.clock) for host in scenario.hosts}
-        responses = cached_responses(
-            scenario,
-            gateway=self.gateway,
-            clock=self.clock,
-            draws=partial(self._draws, RandomStream.RESPONSES),
-        )
         kind = engine or _engine_for(len(trace.frame))
-        answers = downstream(responses or self.gateway, callers=self.callers, scenario=scenario)
-        self.pools = self._new_pools(answers, kind)
+        self.pools = self._new_pools(self.gateway, kind)
         self.gateway.pools = {
             c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
         }
         self.breakers = self._new_breakers()
-        if responses is not None:
-            self.gateway.pools = responses.fronts(self.gateway.pools)
         faults.wire(
             scenario,
             pools=self.pools,
@@ -161,8 +154,6 @@ class _Run:
             draws=partial(self._draws, RandomStream.FAULTS),
         )
         self.sampler = self._new_sampler()
-        if responses is not None:
-            self.sampler.add(responses.probes())
         self._make_elastic()
 
     def _new_callers(self) -> Callers:
