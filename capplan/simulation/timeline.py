@@ -147,6 +147,10 @@ class Sampler:
         self._sampled = 0
         self._schedule(0.0)
 
+    def add(self, probes: Iterable[Probe]) -> None:
+        """Read more, from the beginning of the run."""
+        self._tracks.extend(self._track(probe) for probe in probes)
+
     def joined(self, replica: Replica) -> None:
         """Read a replica that has come into service from now on."""
         born_s, clock = self.clock.now, self.clock
