@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.scenario.ending import Ending, Limit, endings
+from capplan.scenario.ending import Ending, Limit, endings, is_final
 from capplan.scenario.part import Count, Part, PositiveSeconds, Quantile, Seconds
-from capplan.scenario.retry_budget import RetryBudget
+from capplan.scenario.rate_limits import RetryBudget
 
 LARGEST_EXPONENT = 700
 """Of e, before the power is no floating-point number any more."""
@@ -65,12 +65,14 @@ class Retry(Part):
             yield Limit(field="budget", action=f"drops {self.budget.beyond}")
 
     def ends_on(self, reason: str) -> bool:
-        """Return whether a reason is one of those that are final to this caller.
+        """Return whether a reason is final to this caller.
 
         >>> [Retry(never_on_reason=("rate_limit",)).ends_on(r) for r in ("rate_limit:a", "crash")]
         [True, False]
         """
-        return reason in self.never_on_reason or reason.partition(":")[0] in self.never_on_reason
+        never = self.never_on_reason
+        stated = bool(never) and (reason in never or reason.partition(":")[0] in never)
+        return stated or (self.heeds_final and is_final(reason))
 
     def backoff_before(self, attempt: int) -> float:
         """Return the longest wait before an attempt (the first is 1 and waits 0), s.

@@ -8,6 +8,7 @@ reasons, statuses, boundaries and next changes from them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from capplan.scenario.part import Part
 
@@ -104,6 +105,7 @@ class Limit:
         )
 
 
+@cache
 def endings() -> dict[str, Ending]:
     """Return every ending that a part declares, by its reason."""
     parts: list[type[Part]] = [Part]
@@ -111,3 +113,13 @@ def endings() -> dict[str, Ending]:
         parts.extend(part.__subclasses__())
     found = [one for part in parts for one in vars(part).values() if isinstance(one, Ending)]
     return {one.reason: one for one in found}
+
+
+def is_final(reason: str) -> bool:
+    """Return whether a reason of the log means "do not retry".
+
+    >>> [is_final(reason) for reason in ("quota_exhausted:month", "rate_limit:quota_exhausted")]
+    [True, False]
+    """
+    ending = endings().get(reason.partition(":")[0])
+    return ending is not None and ending.final

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from capplan.scenario.breaker_rules import placements
-from capplan.scenario.ending import endings
 
 if TYPE_CHECKING:
     from capplan.scenario.ending import Limit
@@ -39,8 +38,3 @@ def limits(scenario: Scenario) -> Iterator[Limit]:
     able = {rule.name for rule, _, wrong in placed if wrong is None}
     for rule in scenario.breakers:
         yield rule.limit(acts=rule.name in able).within("breakers", classes=every)
-
-
-def final_reasons() -> frozenset[str]:
-    """Return the reasons that mean "do not retry", up to the colon before a limit's name."""
-    return frozenset(reason for reason, ending in endings().items() if ending.final)

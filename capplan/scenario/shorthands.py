@@ -17,15 +17,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from capplan.bundled import data_path
+from capplan.scenario.fields import parts_of
+from capplan.scenario.gateway import Gateway
 from capplan.scenario.shapes import occasion
 from capplan.scenario.yaml_text import read_yaml
 from capplan.schema import DataError
 
 OCCASION = "occasion"
-EACH = ("allowances", "rate_limits", "token_limits", "quotas")
+EACH = tuple(
+    name
+    for name, field in Gateway.model_fields.items()
+    if any("tenant" in part.model_fields for part in parts_of(field))
+)
 """Lists of the gateway whose entries may be of each tenant or class."""
 OWNERS = {"tenant": "tenant", "class": "request_class"}
-"""Whose a limit can be each time, and the field that says so."""
+"""What ``each`` can be, and the field that it fills in."""
 
 
 def written_out(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from capplan.replica.job import Job
-from capplan.scenario.ending import Ending
-from capplan.scenario.limits import final_reasons
+from capplan.scenario.ending import Ending, is_final
 
 Place = Literal[
     "caller", "network", "gateway_queue", "gateway", "service_queue", "replica", "answer", "gone"
@@ -141,10 +140,6 @@ class Attempt(Job):
 _LAYER_OF: dict[str, str] = {"gateway_queue": "gateway", "answer": "gateway", "gone": "network"}
 
 
-FINAL = final_reasons()
-"""Reasons that mean "do not retry", up to the colon before the name of a limit."""
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt ended without success, and what the caller is told."""
@@ -167,7 +162,7 @@ class Failure:
     @property
     def can_be_retried(self) -> bool:
         """Return whether the same request could succeed later."""
-        return self.reason.partition(":")[0] not in FINAL
+        return not is_final(self.reason)
 
 
 class Downstream(Protocol):

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from capplan.scenario.ending import Ending
-from capplan.scenario.gateway import Allowance, Gateway, RequestLimit, TokenLimit
+from capplan.scenario.gateway import Gateway
+from capplan.scenario.rate_limits import Allowance, RequestLimit, TokenLimit
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.retries import SharedBudget
 
@@ -31,7 +32,7 @@ class Refusals:
         self._retries = None if budget is None else SharedBudget(budget)
         self._allowances = _Matching(rules.allowances, Used)
         limits: tuple[RequestLimit | TokenLimit, ...] = (*rules.rate_limits, *rules.token_limits)
-        self._rates = _Matching(limits, Rate)
+        self._rates = _Matching(limits, RateMeter)
         self._hears_answers = bool(rules.allowances) or any(x.corrected for x in rules.token_limits)
 
     def refusal(self, attempt: Attempt, now_s: float) -> Failure | None:
@@ -115,7 +116,7 @@ class TokenBucket:
         self._full_at_s = max(self._full_at_s, now_s) + cost * self._interval_s
 
 
-class Rate:
+class RateMeter:
     """One rate limit: its bucket, and what a request costs there: one token, or model tokens."""
 
     def __init__(self, rules: RequestLimit | TokenLimit) -> None:
@@ -138,7 +139,7 @@ class Rate:
             self.bucket.charge(now_s, attempt.output_tokens - rules.output_estimate_tokens)
 
 
-def take_all(rates: Iterable[Rate], attempt: Attempt, now_s: float) -> Failure | None:
+def take_all(rates: Iterable[RateMeter], attempt: Attempt, now_s: float) -> Failure | None:
     """Take an attempt's cost from every bucket; where one lacks it, from none, and return which.
 
     Of several that lack it, it is the one that lacks it for longest.

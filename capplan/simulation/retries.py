@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.classes import Promises
-from capplan.scenario.retry_budget import RetryBudget
+from capplan.scenario.rate_limits import RetryBudget
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 
@@ -28,7 +28,6 @@ def is_final(retry: Retry, failure: Failure) -> bool:
     """Return whether a failure ends the request, however many attempts are left."""
     return (
         failure.outcome not in retry.retry_on
-        or (retry.heeds_final and not failure.can_be_retried)
         or retry.ends_on(failure.reason)
         or failure.status in retry.never_on_status
     )

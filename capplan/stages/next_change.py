@@ -15,7 +15,7 @@ from capplan.stages.rules import amplification
 from capplan.stages.run_load import step
 from capplan.stages.violations import broken
 from capplan.statistics import quantile, quantile_interval, share_interval
-from capplan.verdict import Reason, worst
+from capplan.verdict import Reason, checked, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,30 +71,25 @@ def run_next(scenario: Scenario, point: Degradation, *, seed: int) -> Candidate:
             seed=seed,
         )
     except DataError as err:
-        return Candidate(limit=limit, before=before, after=None, reasons=(_infeasible(err),))
+        reason = checked(
+            "candidate_runs",
+            False,
+            evidence=str(err),
+            next_action="move another field of the same layer",
+        )
+        return Candidate(limit=limit, before=before, after=None, reasons=(reason,))
     reasons = tuple(_compared(scenario, point, after))
     return Candidate(limit=limit, before=before, after=after, reasons=reasons)
 
 
-def _infeasible(err: DataError) -> Reason:
-    return Reason(
-        rule="candidate_runs",
-        outcome="fail",
-        value=None,
-        limit=None,
-        evidence=str(err),
-        next_action="move another field of the same layer",
-    )
-
-
 def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[Reason]:
-    """Yield the rules on a change: it mends, costs nobody else, and is no mere purchase."""
+    """Yield the rules on a change: it mends, at no other's price, and not by capacity alone."""
     mended = _share(after.table, point, scenario)
     was = point.found.share.value if point.found else math.nan
     allowed = point.found.allowed_fraction if point.found else 0.0
     better = not after.broken if point.found is None else mended < was
     held = not after.broken if point.found is None else mended <= allowed
-    yield _reason(
+    yield checked(
         "promise_mended",
         held,
         value=mended,
@@ -102,22 +97,21 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
         evidence=f"{point.request_class} {point.promise}: {was:.2%} broke it, {mended:.2%} after "
         f"{point.limit.field} = {point.limit.candidate:g} (runs {point.stage.run_id}, "
         f"{after.run_id})",
-        action="move the limit further, or look at what breaks now",
+        next_action="move the limit further, or look at what breaks now",
     )
     worse = list(_worse(scenario, point.stage.table, after.table))
-    told = ", ".join(worse) or "nothing got worse"
-    yield _reason(
+    yield checked(
         "tail_better_at_a_price",
         not (better and worse),
         value=len(worse),
         limit=0.0,
-        evidence=told,
-        action="reallocate the budget: what one layer gains another pays for",
+        evidence=", ".join(worse) or "nothing got worse",
+        next_action="reallocate the budget: what one layer gains another pays for",
     )
     yield _throughput_bought(scenario, point.stage, after)
     yield _linked(point, after, better=better)
     only_capacity = point.limit.field.endswith(("replicas", "autoscaler.metrics.0.target"))
-    yield _reason(
+    yield checked(
         "more_than_new_accelerators",
         not (only_capacity and held),
         value=point.limit.field,
@@ -125,23 +119,23 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
         evidence="only more accelerators mend it: that is no protective action"
         if only_capacity
         else f"{point.limit.field} is a limit, not capacity",
-        action="beside the replicas, set the limit that refuses what they cannot serve",
+        next_action="beside the replicas, set the limit that refuses what they cannot serve",
     )
 
 
 def _throughput_bought(scenario: Scenario, before: Stage, after: Stage) -> Reason:
-    """Fail where more is answered while a tail surely got longer or a class starves."""
+    """Return whether more is answered at no price: a tail surely longer, or a class starved."""
     up = after.throughput_rps > before.throughput_rps
     paid = [*_longer_tails(scenario, before.table, after.table)]
     paid += _starving(scenario, before.table, after.table)
-    told = "; ".join(paid) or "no tail longer, nobody starves"
-    return _reason(
+    price = "; ".join(paid) or "no tail is longer, no class starves"
+    return checked(
         "throughput_bought",
         not (up and paid),
         value=after.throughput_rps,
         limit=before.throughput_rps,
-        evidence=f"throughput {before.throughput_rps:.4g} to {after.throughput_rps:.4g}/s; {told}",
-        action="revert it, or split the queue",
+        evidence=f"throughput {before.throughput_rps:.4g} to {after.throughput_rps:.4g}/s; {price}",
+        next_action="revert it, or split the queue",
     )
 
 
@@ -159,9 +153,9 @@ def _longer_tails(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame)
 
 
 def _linked(point: Degradation, after: Stage, *, better: bool) -> Reason:
-    """Say unknown of a change that looks better without evidence that can be followed.
+    """Return whether the evidence of a change that looks better is linked; unknown if it is not.
 
-    Evidence is linked when both runs count and each can be named: run, time span, requests.
+    Evidence is linked if both runs count and each can be named: run, time span, requests.
     """
     missing = [f"{s.name}: {s.remark}" for s in (point.stage, after) if not s.counts]
     if point.found is not None:
@@ -171,13 +165,13 @@ def _linked(point: Degradation, after: Stage, *, better: bool) -> Reason:
         if now is None or now.share.high >= point.found.share.low:
             missing.append("the intervals of the two shares still meet")
     paused = better and bool(missing)
-    told = "; ".join(missing) if paused else "runs, time spans and requests are named"
+    evidence = "; ".join(missing) if paused else "runs, time spans and requests are named"
     return Reason(
         rule="linked_evidence",
         outcome="unknown" if paused else "pass",
         value=len(missing) if paused else 0,
         limit=0,
-        evidence=told if better else "no better, so nothing to link",
+        evidence=evidence if better else "no better, so nothing to link",
         next_action="pause: run longer until the evidence can be followed" if paused else "",
     )
 
@@ -220,22 +214,3 @@ def _starving(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame) -> 
     for low, high in permutations(names, 2):
         if starves(after, low, high) and not starves(before, low, high):
             yield f"{low} starves"
-
-
-def _reason(
-    rule: str,
-    held: bool,
-    *,
-    value: float | str,
-    limit: float | None,
-    evidence: str,
-    action: str,
-) -> Reason:
-    return Reason(
-        rule=rule,
-        outcome="pass" if held else "fail",
-        value=value,
-        limit=limit,
-        evidence=evidence,
-        next_action="" if held else action,
-    )

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from capplan.results.breakers import open_spans as spans_of
+from capplan.scenario.layers import Queue
 from capplan.scenario.limits import limits
-from capplan.stages.dropped_retries import dropped
 from capplan.stages.violations import MOST_IDS
 
 if TYPE_CHECKING:
@@ -157,3 +157,49 @@ def _acted_on(breaker: Breaker, pool: str, run: RunResult) -> np.ndarray:
         where = home if action.kind == "route" else served.fillna(home)
         found |= (log["request_class"].isin(classes) & (where == pool)).to_numpy(np.bool_)
     return found
+
+
+def dropped(run: RunResult, name: str) -> pd.DataFrame:
+    """Return the last attempts of a class's requests that its retry budget kept from a retry.
+
+    They are those that surely could have been tried again: with attempts left, an outcome that is
+    tried again, no final reason, and time for the longest backoff and the Retry-After, where the
+    scenario states it (that of a full queue; for other reasons, only requests without a deadline
+    are among them). Empty if the timeline shows no dropped retry.
+    """
+    log = run.requests
+    retry = run.scenario.request_class(name).retry
+    own = log[(log["request_class"] == name).to_numpy()]
+    drops = run.timeline.loc[run.timeline["metric"] == "retries_dropped_rps", "value"]
+    if retry.budget is None or not (drops > 0).any():
+        return own.iloc[:0]
+    requests = own.groupby("request_id", sort=False)
+    last = own[own["attempt"].eq(requests["attempt"].transform("max"))]
+    first_s = requests["intended_start_s"].min().reindex(last["request_id"]).to_numpy(np.float64)
+    pauses_s = [_longest_pause_s(row, run.scenario, name) for row in last.itertuples()]
+    leaves_s = first_s + last["deadline_s"].fillna(math.inf)
+    kept: pd.DataFrame = last[
+        last["outcome"].isin(retry.retry_on)
+        & (last["attempt"] < retry.max_attempts)
+        & ~last["reason"].map(lambda reason: isinstance(reason, str) and retry.ends_on(reason))
+        & ((last["finish_s"] + pauses_s < leaves_s) | np.isinf(leaves_s))
+    ]
+    return kept
+
+
+def _longest_pause_s(row: Any, scenario: Scenario, name: str) -> float:
+    """Return the longest wait of the caller before it tries again, s; inf if not known."""
+    retry = scenario.request_class(name).retry
+    backoff_s = retry.backoff_before(min(row.attempt, retry.max_attempts) + 1)
+    if not retry.honour_retry_after or row.outcome != "rejected":
+        return backoff_s
+    pool = scenario.pool_of(name)
+    queues = {
+        "gateway": scenario.gateway.queue,
+        "service_queue": pool.queue,
+        "scheduler_queue": pool.batching.scheduler,
+    }
+    is_full = row.reason == Queue.full.reason and row.outcome_layer in queues
+    after_s = queues[row.outcome_layer].retry_after_s if is_full else math.inf
+    most_s = math.inf if retry.max_retry_after_s is None else retry.max_retry_after_s
+    return max(backoff_s, min(after_s, most_s))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.batching import DynamicBatching
-from capplan.scenario.retry_budget import RetryBudget
+from capplan.scenario.rate_limits import RetryBudget
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario

@@ -33,18 +33,15 @@ from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
 from capplan.scenario.gateway import (
     Accept,
-    Allowance,
     Gateway,
-    RequestLimit,
     Reserve,
     ResponseCache,
     TenantQuota,
-    TokenLimit,
 )
 from capplan.scenario.hosts import Demand, Host
 from capplan.scenario.layers import FairShare, LengthBuckets, Network, Queue, Router
 from capplan.scenario.pools import ModelLoad, Pool, ResidentModel
-from capplan.scenario.retry_budget import RetryBudget
+from capplan.scenario.rate_limits import Allowance, RequestLimit, RetryBudget, TokenLimit
 from capplan.scenario.step_times import LinearStep
 from capplan.simulation import simulate
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.scenario.gateway import Allowance, RequestLimit, TokenLimit
-from capplan.scenario.retry_budget import RetryBudget
+from capplan.scenario.rate_limits import Allowance, RequestLimit, RetryBudget, TokenLimit
 from capplan.simulation.attempt import Attempt, Request
-from capplan.simulation.refusals import Rate, TokenBucket, Used, take_all
+from capplan.simulation.refusals import RateMeter, TokenBucket, Used, take_all
 from capplan.simulation.retries import Budget
 
 TENANTS = [{"name": "x"}, {"name": "y"}]
@@ -99,9 +98,9 @@ def test_a_bucket_of_costs_is_leaky_arithmetic_also_below_zero_and_when_given_ba
 )
 def test_an_attempt_takes_from_all_buckets_or_from_none(ticks, rates, bursts, estimate):
     limits = [
-        Rate(RequestLimit(name="a", rate_rps=rates[0], burst=bursts[0])),
-        Rate(TokenLimit(name="b", rate_tokens_per_s=rates[1], burst_tokens=bursts[1])),
-        Rate(
+        RateMeter(RequestLimit(name="a", rate_rps=rates[0], burst=bursts[0])),
+        RateMeter(TokenLimit(name="b", rate_tokens_per_s=rates[1], burst_tokens=bursts[1])),
+        RateMeter(
             TokenLimit(
                 name="c",
                 rate_tokens_per_s=rates[2],

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.scenario.callers import Retry
-from capplan.scenario.retry_budget import RetryBudget
+from capplan.scenario.rate_limits import RetryBudget
 from capplan.simulation.retries import SLICES, Budget
 
 NOTHING = {"rate_limits": {"rate_rps": 1e-6}}

@@ -5,8 +5,7 @@ import pytest
 
 from capplan.scenario.files import load_scenario, with_values
 from capplan.simulation import simulate
-from capplan.stages.dropped_retries import dropped
-from capplan.stages.protection import protections
+from capplan.stages.protection import dropped, protections
 from capplan.stages.stage import stage_of
 
 RETRY = "classes.chat.retry"
