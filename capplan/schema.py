@@ -41,6 +41,10 @@ class DataError(ValueError):
         super().__init__(": ".join(part for part in (self.where, field, f"{rule}{got}") if part))
 
 
+class NoRowsError(DataError):
+    """A frame without the one row that is the least to draw."""
+
+
 def _short(text: str) -> str:
     """Return a text cut to what fits a message."""
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

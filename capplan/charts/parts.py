@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts.theme import CATEGORIES, DASHES, HEIGHT, SHAPES, VERMILLION
-from capplan.schema import Column, DataError, names, require_columns
+from capplan.schema import Column, DataError, NoRowsError, names, require_columns
 
 MOST_ROWS = 5000
 """Rows a chart may carry. Each is kept in the page twice, as a mark and as data, and Altair
@@ -32,7 +32,7 @@ def checked(frame: pd.DataFrame, columns: Iterable[Column], *, chart: str) -> pd
     wanted = names(columns)
     require_columns(frame, wanted, where=f"frame of {chart}")
     if frame.empty:
-        raise DataError("at least one row", where=f"frame of {chart}", value=0)
+        raise NoRowsError("at least one row", where=f"frame of {chart}", value=0)
     if len(frame) > MOST_ROWS:
         rule = f"at most {MOST_ROWS} rows: aggregate before drawing"
         raise DataError(rule, where=f"frame of {chart}", value=len(frame))
@@ -43,7 +43,7 @@ def need(frame: pd.DataFrame, *columns: str, chart: str) -> None:
     """Check a frame that the chart itself aggregates: its columns are there, and a row."""
     require_columns(frame, columns, where=f"frame of {chart}")
     if frame.empty:
-        raise DataError("at least one row", where=f"frame of {chart}", value=0)
+        raise NoRowsError("at least one row", where=f"frame of {chart}", value=0)
 
 
 def x(column: Column, kind: TypeCode = "Q", **options: Any) -> alt.X:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.output import print_frame, print_json, print_stored
 from capplan.cli.parsing import (
     add_backend,
     add_check,
@@ -35,7 +34,7 @@ def add(commands: Any) -> None:
         "size",
         "find the fewest replicas that keep the promises, also with some lost",
         _run,
-        "Every number is simulated on the same drawn crowds; those that fail say why.",
+        "Every number is simulated on the same drawn requests; those that fail say why.",
     )
     add_scenario(parser)
     add_trace(parser)
@@ -49,7 +48,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--pool", metavar="NAME", help="the pool to size (the primary one)")
     parser.add_argument(
-        "--replications", metavar="N", type=positive, default=1, help="crowds judged together (1)"
+        "--replications", metavar="N", type=positive, default=1, help="draws judged together (1)"
     )
     parser.add_argument(
         "--most", metavar="N", type=positive, default=64, help="most replicas tried (64)"
@@ -88,7 +87,11 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(document)
     else:
-        _print(document, args.out)
+        sys.stdout.write(f"{found.as_text()}\n")
+        print_frame(found.limits())
+        print_frame(found.rejections())
+        print_frame(found.verdict.table())
+        print_stored(args.out)
     return exits.checked(document["verdict"]["outcome"], check=args.check)
 
 
@@ -120,33 +123,3 @@ def _inputs(args: argparse.Namespace, scenario: Scenario, lose: list[int], trace
         trace=TraceIdentity.of(traces[0]),
         asked=asked,
     )
-
-
-def _print(document: Mapping[str, Any], out: str | None) -> None:
-    sys.stdout.write(f"pool {document['pool']}\n\n")
-    rows = [
-        (
-            f"{row['lose']['count']} lost",
-            row["replicas"],
-            ", ".join(row["protected"]) or "nobody",
-            row["cost_usd_per_hour"],
-        )
-        for row in document["failure_margin"]
-    ]
-    print_table(rows, ["with", "replicas needed", "promises kept for", "USD per hour"])
-    sys.stdout.write("\n")
-    limits = [
-        (row["row"], row["load_rps"], row["replicas"], row["evidence"])
-        for row in document["capacity_table"]
-    ]
-    print_table(limits, ["operating limit", "load (1/s)", "replicas", "evidence"])
-    if document["rejected"]:
-        sys.stdout.write("\n")
-        print_table(_rejected(document), ["rejected", "lost", "because"])
-    print_verdict(document["verdict"])
-    if out is not None:
-        sys.stdout.write(f"\nstored in {out}\n")
-
-
-def _rejected(document: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    return [(r["replicas"], r["lose"]["count"], r["reason"]) for r in document["rejected"]]

@@ -11,7 +11,6 @@ from capplan.pages import (
     goals,
     ramp,
     recomputed,
-    sizing,
 )
 from capplan.pages.conclusion import conclude
 from capplan.pages.frontend import has_reader
@@ -35,6 +34,5 @@ __all__ = [
     "recomputed",
     "rule_words",
     "show",
-    "sizing",
     "table",
 ]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from capplan.display import Displayed, once
+from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
 from capplan.schema import DataError
+from capplan.sizing.table import limit_table
 from capplan.verdict import PRECEDENCE, Reason, reason_table, worst
 
 if TYPE_CHECKING:
@@ -116,12 +117,7 @@ class Conclusion(Displayed):
 
     def limit_table(self) -> pd.DataFrame:
         """Return the operating limits: each load, its replicas, and the action that protects it."""
-        columns = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
-        table = pd.DataFrame(list(self.limits), columns=columns)
-        return table.assign(
-            load_rps=pd.to_numeric(table["load_rps"]),
-            protective_action=once(table["protective_action"]),
-        )
+        return limit_table(pd.DataFrame(list(self.limits)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the artefact that the report's first page is made from."""

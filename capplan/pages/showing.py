@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas as pd
+from capplan.schema import NoRowsError
 
 
 def show(*parts: Any) -> None:
@@ -17,6 +16,9 @@ def show(*parts: Any) -> None:
         display(Markdown(part) if isinstance(part, str) else part)  # type: ignore[no-untyped-call]
 
 
-def drawn(chart: Callable[..., Any], frame: pd.DataFrame, **options: Any) -> Any:
-    """Return the chart of a frame, or a sentence in its place if the frame has no row."""
-    return "Nothing to draw here." if frame.empty else chart(frame, **options)
+def drawn(chart: Callable[..., Any], *frames: Any, **options: Any) -> Any:
+    """Return the chart, or a sentence in its place if it has no row to draw."""
+    try:
+        return chart(*frames, **options)
+    except NoRowsError:
+        return "Nothing to draw here."

@@ -7,17 +7,17 @@ import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from capplan.encoding import plain
 from capplan.formatting import counted, does
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
 from capplan.sizing.bursts import burst_of
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
+from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row
 from capplan.traffic.draw import draw
@@ -28,81 +28,6 @@ if TYPE_CHECKING:
 
 N_MAX = 64
 COST = "cost_usd_per_success"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sizing:
-    """The fewest replicas of a pool under each loss, with every number that was tried.
-
-    ``chosen`` holds the point of the fewest replicas for each loss, None where no number up to
-    ``n_max`` holds. ``rules`` stand beside it and are simulated too, so that it shows whether
-    they hold. Every loss was judged on the same drawn traces.
-    """
-
-    scenario: Scenario
-    pool: str
-    n_max: int
-    chosen: Mapping[Loss, Point | None]
-    rejected: tuple[Rejection, ...]
-    rules: tuple[RuleOfThumb, ...]
-    points: tuple[Point, ...]
-    capacity_table: pd.DataFrame
-    failure_margin: pd.DataFrame
-    verdict: Verdict
-
-    @property
-    def replicas(self) -> dict[int, int | None]:
-        """Return the fewest replicas by how many are lost; None where none is shown to hold."""
-        return {
-            lose.count: None if point is None or point.open else point.replicas
-            for lose, point in self.chosen.items()
-        }
-
-    def __str__(self) -> str:
-        """Return the numbers found in one sentence."""
-        parts = [f"{self._told(point)} with {lose}" for lose, point in self.chosen.items()]
-        return f"{self.pool} replicas: {', '.join(parts)}."
-
-    def _told(self, point: Point | None) -> str:
-        if point is None:
-            return f"more than {self.n_max}"
-        return (
-            f"not shown (nothing broken at {point.replicas})" if point.open else f"{point.replicas}"
-        )
-
-    def frame(self) -> pd.DataFrame:
-        """Return one row per number tried, loss and class: ``replicas, lost, holds`` and figures.
-
-        Columns after these: ``rules`` (rules of thumb that give this number), ``reason`` (why it
-        does not hold, else empty), ``outcome`` of its verdict, and those of ``Point.figures``.
-        """
-        parts = []
-        for point in sorted(self.points, key=lambda p: (p.lose.count, p.replicas)):
-            count, lost = point.replicas, point.lose.count
-            front: dict[str, Any] = {
-                "replicas": count,
-                "lost": lost,
-                "holds": point.holds,
-                "rules": ", ".join(
-                    r.name for r in self.rules if (r.replicas, r.lose) == (count, lost)
-                ),
-                "reason": "" if point.holds else point.rejection().reason,
-                "outcome": point.verdict.outcome,
-            }
-            parts.append(point.figures.assign(**front)[[*front, *point.figures.columns]])
-        return pd.concat(parts, ignore_index=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document of ``size --json``, without its ``run_id``."""
-        return {
-            "pool": self.pool,
-            "replicas": plain(self.replicas),
-            "capacity_table": plain(self.capacity_table.to_dict("records")),
-            "failure_margin": plain(self.failure_margin.to_dict("records")),
-            "rules_of_thumb": [rule.to_json() for rule in self.rules],
-            "rejected": [rejection.to_json() for rejection in self.rejected],
-            "verdict": self.verdict.to_json(),
-        }
 
 
 def size(

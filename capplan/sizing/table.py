@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from capplan.catalog import accelerator
+from capplan.display import once
 from capplan.formatting import counted
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
@@ -67,6 +68,16 @@ def capacity_table(
         for row, point, load, evidence in entries
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def limit_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the capacity table as it is shown: what a row limits, where, and what protects it."""
+    shown = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
+    table = rows.reindex(columns=shown)
+    return table.assign(
+        load_rps=pd.to_numeric(table["load_rps"]),
+        protective_action=once(table["protective_action"]),
+    )
 
 
 def _stable(point: Point | None) -> tuple[float, str]:

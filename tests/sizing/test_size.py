@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from capplan.scenario.files import load_scenario, with_values
 from capplan.sizing import Loss, size
 from capplan.sizing.points import with_loss
+from capplan.sizing.table import ROWS
 from capplan.verdict import PRECEDENCE
 
 SERVICE_S = 0.1
@@ -128,10 +129,25 @@ def test_the_verdict_passes_and_says_what_was_found(sized):
     assert {r.value for r in sized.verdict.reasons} == set(sized.replicas.values())
 
 
-def test_the_result_is_one_sentence(sized):
+def test_the_summary_names_the_numbers_and_the_verdict(sized):
     fewest = sized.replicas[0]
-    expected = f"llm replicas: {fewest} with none lost, {fewest + 1} with 1 lost from the start."
-    assert str(sized) == expected
+    assert f"**{fewest}** with none lost and **{fewest + 1}** with 1 lost" in sized.summary()
+    assert str(sized.verdict) in sized.summary()
+
+
+def test_a_sizing_shows_what_a_loss_takes_what_was_rejected_and_the_rules(sized):
+    assert sized.table()["replicas"].tolist() == list(sized.replicas.values())
+    assert len(sized.limits()) == len(ROWS)
+    assert len(sized.rejections()) == len(sized.rejected)
+    assert len(sized.answers()) == len(sized.chosen) + len(sized.rules)
+    assert sized.chart(lost=1).to_dict()
+    assert set(sized.goodput()["lost"]) == {0, 1}
+
+
+def test_a_loss_in_mid_run_crashes_the_number_that_was_found(sized):
+    scenario = sized.losing(1, at_s=5.0)
+    assert scenario.pool().replicas == sized.replicas[1]
+    assert [(fault.at_s, fault.count) for fault in scenario.faults] == [(5.0, 1)]
 
 
 def test_thin_evidence_does_not_ask_for_replicas_but_for_a_retest():

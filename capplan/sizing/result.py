@@ -1,0 +1,191 @@
+"""The fewest replicas of a pool that hold, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from capplan.display import Displayed
+from capplan.encoding import plain
+from capplan.formatting import listed, rule_words
+from capplan.scenario import Scenario
+from capplan.sizing.points import Loss, Point, Rejection, with_loss
+from capplan.sizing.rules import RuleOfThumb
+from capplan.sizing.table import limit_table
+from capplan.statistics import share_interval
+from capplan.verdict import Verdict
+
+if TYPE_CHECKING:
+    import altair as alt
+
+RULE_NAMES = {"erlang_c": "Erlang C", "peak_times_1.2": "peak × 1.2"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sizing(Displayed):
+    """The fewest replicas of a pool under each loss, with every number that was tried.
+
+    ``chosen`` holds the point of the fewest replicas for each loss, None if no number up to
+    ``n_max`` holds. ``rules`` stand beside it and are simulated too, so that it shows whether
+    they hold. Every loss was judged on the same drawn traces.
+    """
+
+    scenario: Scenario
+    pool: str
+    n_max: int
+    chosen: Mapping[Loss, Point | None]
+    rejected: tuple[Rejection, ...]
+    rules: tuple[RuleOfThumb, ...]
+    points: tuple[Point, ...]
+    capacity_table: pd.DataFrame
+    failure_margin: pd.DataFrame
+    verdict: Verdict
+
+    @property
+    def replicas(self) -> dict[int, int | None]:
+        """Return the fewest replicas by how many are lost; None if none is shown to hold."""
+        return {
+            lose.count: None if point is None or point.open else point.replicas
+            for lose, point in self.chosen.items()
+        }
+
+    def summary(self) -> str:
+        """Return the number found for each loss, and the verdict."""
+        parts = [f"{self._number(point)} with {lose}" for lose, point in self.chosen.items()]
+        numbers = f"Replicas of `{self.pool}` that keep every promise: {listed(parts)}."
+        return f"{numbers} **Verdict: {self.verdict}**"
+
+    def table(self) -> pd.DataFrame:
+        """Return what each loss takes: replicas, classes protected and shed, cost."""
+        margin = self.failure_margin
+        return pd.DataFrame(
+            {
+                "lost": [lose["count"] for lose in margin["lose"]],
+                "replicas": margin["replicas"],
+                "protected": margin["protected"].map(listed),
+                "shed": margin["shed"].map(listed),
+                "cost_usd_per_hour": margin["cost_usd_per_hour"],
+            }
+        )
+
+    def limits(self) -> pd.DataFrame:
+        """Return the capacity table: each operating limit with its protective action."""
+        return limit_table(self.capacity_table)
+
+    def rejections(self) -> pd.DataFrame:
+        """Return each number of replicas that does not hold, with the first rule against it."""
+        rows = [
+            (r.replicas, r.lose.count, r.outcome, rule_words(r.rule), r.reason)
+            for r in self.rejected
+        ]
+        return pd.DataFrame(rows, columns=["replicas", "lost", "outcome", "rule", "reason"])
+
+    def answers(self) -> pd.DataFrame:
+        """Return how many replicas each way of counting asks for, and whether that number holds."""
+        how = "the fewest that keep every promise"
+        rows = [
+            ("simulation", lose.count, "none holds" if point is None else f"{point.replicas}",
+             "" if point is None else "not shown" if point.open else "yes", how)
+            for lose, point in self.chosen.items()
+        ] + [
+            (RULE_NAMES[rule.name], rule.lose, f"{rule.replicas or 'unknown'}",
+             {True: "yes", False: "no", None: "unknown"}[rule.holds], rule.evidence)
+            for rule in self.rules
+        ]  # fmt: skip
+        heads = ["counted by", "replicas lost", "replicas", "holds when simulated", "how"]
+        return pd.DataFrame(rows, columns=heads)
+
+    def chart(self, *, lost: int = 0) -> alt.LayerChart:
+        """Return the share of good requests by replicas, one line per number lost.
+
+        ``lost`` names the loss for which the number found and those of the rules are marked.
+        """
+        from capplan import charts
+
+        rules = {RULE_NAMES[r.name]: r.replicas for r in self.rules if r.lose == lost}
+        return charts.goodput_by_replicas(
+            self.goodput(),
+            promise_fraction=self._promised_fraction(),
+            rules={name: n for name, n in rules.items() if n is not None},
+            chosen=self.replicas.get(lost),
+        )
+
+    def goodput(self) -> pd.DataFrame:
+        """Return the share of good requests of the pool by replicas and replicas lost.
+
+        Columns: replicas, lost, goodput_fraction, low, high (95 % interval). A number without a
+        row: the run cannot tell whether its requests were good.
+        """
+        own = self.frame()
+        own = own[own["request_class"].isin(self._served())]
+        own = own.assign(good=own["good_fraction"] * own["offered"])
+        sums = own.groupby(["replicas", "lost"])[["offered", "good"]].sum(min_count=1).reset_index()
+        rows = []
+        for row in sums.dropna().to_dict("records"):
+            share = share_interval(round(row["good"]), int(row["offered"]))
+            rows.append((row["replicas"], row["lost"], share.value, share.low, share.high))
+        return pd.DataFrame(rows, columns=["replicas", "lost", "goodput_fraction", "low", "high"])
+
+    def losing(self, lost: int, *, at_s: float) -> Scenario:
+        """Return the scenario with the number found for a loss, which happens in mid run.
+
+        The replicas crash at ``at_s`` and are back after the pool's cold start, or stay away if it
+        states none. If no number holds, the scenario has the most that were tried.
+        """
+        pool = self.scenario.pool(self.pool)
+        most = max(point.replicas for point in self.points)
+        loss = Loss(count=lost, at_s=at_s, down_s=pool.cold_start_s or None)
+        return with_loss(self.scenario, pool, self.replicas.get(lost) or most, loss)
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per number tried, loss and class: ``replicas, lost, holds`` and figures.
+
+        Columns after these: ``rules`` (rules of thumb that give this number), ``reason`` (why it
+        does not hold, else empty), ``outcome`` of its verdict, and those of ``Point.figures``.
+        """
+        parts = []
+        for point in sorted(self.points, key=lambda p: (p.lose.count, p.replicas)):
+            count, lost = point.replicas, point.lose.count
+            front: dict[str, Any] = {
+                "replicas": count,
+                "lost": lost,
+                "holds": point.holds,
+                "rules": ", ".join(
+                    r.name for r in self.rules if (r.replicas, r.lose) == (count, lost)
+                ),
+                "reason": "" if point.holds else point.rejection().reason,
+                "outcome": point.verdict.outcome,
+            }
+            parts.append(point.figures.assign(**front)[[*front, *point.figures.columns]])
+        return pd.concat(parts, ignore_index=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``size --json``, without its ``run_id``."""
+        return {
+            "pool": self.pool,
+            "replicas": plain(self.replicas),
+            "capacity_table": plain(self.capacity_table.to_dict("records")),
+            "failure_margin": plain(self.failure_margin.to_dict("records")),
+            "rules_of_thumb": [rule.to_json() for rule in self.rules],
+            "rejected": [rejection.to_json() for rejection in self.rejected],
+            "verdict": self.verdict.to_json(),
+        }
+
+    def _number(self, point: Point | None) -> str:
+        if point is None:
+            return f"no number up to {self.n_max}"
+        if point.open:
+            return f"not shown (nothing broken at {point.replicas})"
+        return f"**{point.replicas}**"
+
+    def _served(self) -> set[str]:
+        return {name for point in self.points for name in point.classes}
+
+    def _promised_fraction(self) -> float | None:
+        """Return the strictest promised share of good requests of the pool's classes."""
+        promises = [self.scenario.request_class(name).promises for name in self._served()]
+        stated = [p.goodput_fraction for p in promises if p.goodput_fraction is not None]
+        return max(stated, default=None)
