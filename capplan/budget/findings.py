@@ -10,7 +10,7 @@ from capplan.budget.limits import queues_of
 from capplan.budget.results import SEVERITY, ClassBudget
 from capplan.budget.service import PoolService
 from capplan.formatting import counted
-from capplan.replica.footprint import FULL, footprint_fraction
+from capplan.replica.multi_model import FULL, footprint_fraction
 from capplan.scenario import Scenario
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.part import Part

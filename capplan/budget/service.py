@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from capplan.budget.loads import ClassLoad, mix_of
 from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
-from capplan.replica.footprint import pool_of_model
-from capplan.replica.static import padded_s, static_step_time
-from capplan.replica.step_time import StepTime, batch_seconds
+from capplan.replica.compiled.step_laws import StepTime
+from capplan.replica.multi_model import pool_of_model
+from capplan.replica.step_time import batch_seconds
+from capplan.replica.whole_batch import padded_s, static_step_time
 from capplan.scenario.batching import DynamicBatching, StaticBatching
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.pools import Pool

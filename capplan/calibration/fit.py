@@ -1,6 +1,6 @@
 """Step times fitted to measured runs, by replaying them.
 
-Four numbers are fitted: three scales of a base step time (see ``capplan.replica.calibrated``) and
+Four numbers are fitted: three scales of a base step time (see ``capplan.replica.step_time``) and
 what HTTP, tokenizer and detokenizer take of each request. Each trial replays the measured
 requests and compares them request by request: the logarithm of the time per token, and that of the
 TTFT. What is fitted are the medians of blocks of consecutive requests, up to 60 of them: requests
@@ -33,8 +33,7 @@ from capplan.calibration.replays import (
 )
 from capplan.calibration.result import PARAMETERS, Calibration, Fitted
 from capplan.measured import Measured
-from capplan.replica.calibrated import implied
-from capplan.replica.step_time import step_time
+from capplan.replica.step_time import implied, step_time
 from capplan.schema import DataError
 
 PRIOR_MEAN = np.array([0.0, 0.0, 0.0, 1.0])

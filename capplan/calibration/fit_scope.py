@@ -11,7 +11,7 @@ import numpy as np
 from capplan.calibration.replays import Floats, Run
 from capplan.calibration.result import SCALES, Fitted
 from capplan.measured.server import assumed_settings
-from capplan.replica.calibrated import Implied
+from capplan.replica.step_time import Implied
 
 if TYPE_CHECKING:
     import pandas as pd

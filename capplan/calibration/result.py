@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capplan.replica.calibrated import Implied
+from capplan.replica.step_time import Implied
 from capplan.schema import DataError
 
 SCALES = ("dense_scale", "context_scale", "prefill_scale")

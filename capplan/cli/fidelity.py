@@ -132,7 +132,7 @@ def _law(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
         return {"kind": source}
     from capplan.bundled import shared_data_path
     from capplan.measured import replay_scenario
-    from capplan.replica.profiles import find_profile
+    from capplan.replica.kernel_tables import find_profile
 
     root = args.profile or shared_data_path("profiles")
     if root is None:

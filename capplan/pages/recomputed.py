@@ -37,7 +37,7 @@ def measured_folder(data: str = "") -> Path | None:
 def replayed(frozen: Frozen, folder: Path) -> list[Validation]:
     """Return one run replayed with the fitted step times, one with its own kernel profile."""
     from capplan.measured import read_measured, replay_scenario
-    from capplan.replica.profiles import find_profile
+    from capplan.replica.kernel_tables import find_profile
     from capplan.validation import validate
 
     known = read_measured(folder / "measured" / FITTED)

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.memory import kv_blocks
-from capplan.replica.step_time import StepTime, batch_seconds, step_time
+from capplan.replica.step_time import batch_seconds, step_time
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching
 from capplan.scenario.pools import Pool
 from capplan.schema import DataError

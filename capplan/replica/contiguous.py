@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def copy_s_per_token(pool: Pool) -> float:
-    """Return what it takes to move one token's KV, s: as stated, else 2 · bytes ÷ bandwidth.
+    """Return the time to move one token's KV, s: as stated, else 2 · bytes ÷ bandwidth.
 
-    Each byte is read once and written once. 0 where nothing is ever moved.
+    Each byte is read once and written once. 0 without compaction.
     Raises :class:`capplan.schema.DataError` if the model or accelerator is unknown.
     """
     batching = pool.batching
@@ -40,12 +40,13 @@ def copy_s_per_token(pool: Pool) -> float:
 
 
 class ContiguousSpace:
-    """An address space of tokens; same calls as :class:`capplan.replica.kv.KvBlocks`.
+    """An address space of tokens, a :class:`capplan.replica.kv.KvCache`.
 
-    ``stored(job)`` says how many tokens of a job exist: only they are copied by a compaction.
+    ``stored(job)`` returns how many tokens of a job exist: a compaction copies only those.
     """
 
     grows = False
+    not_compiled = "kv_layout"
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class ContiguousSpace:
         return pause_s
 
     def can_ever_hold(self, job: Job, tokens: int) -> bool:
-        """Return whether a job fits if it is alone."""
+        """Return whether a job fits into an empty replica."""
         return self.reserve(job) <= self.total
 
     def found(self, job: Job, known_tokens: int) -> int:
@@ -160,7 +161,7 @@ class ContiguousSpace:
         """Do nothing: all is reserved."""
 
     def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
-        """Make a hole of a job's piece, and one of it and the holes beside it."""
+        """Turn a job's piece into a hole, joined with the holes beside it."""
         start, size = self._pieces.pop(job)
         self.reserved_tokens -= size
         holes = self._holes

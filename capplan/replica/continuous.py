@@ -27,16 +27,16 @@ import math
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from capplan.replica.fair import waiting_line
+from capplan.replica.engine import NO_LIMITS, Limits
 from capplan.replica.job import Job
-from capplan.replica.layouts import kv_cache
-from capplan.replica.limits import NO_LIMITS, Limits
+from capplan.replica.kv import kv_cache
+from capplan.replica.preference import Preference
+from capplan.replica.waiting import WaitingLine, waiting_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from capplan.replica.step_time import StepTime
-    from capplan.replica.waiting import WaitingLine
+    from capplan.replica.compiled.step_laws import StepTime
     from capplan.scenario.batching import ContinuousBatching
 
 
@@ -73,6 +73,10 @@ class ContinuousEngine:
     ) -> None:
         self.waiting: WaitingLine[Job] = waiting_line(batching.scheduler)
         self.kv = kv_cache(batching, kv_blocks, copy_s_per_token, stored=self._stored)
+        self._prefers: Preference | None = None
+        if Preference.asked_by(batching):
+            self._prefers = Preference(batching, kv_blocks=kv_blocks, stored=self._stored)
+            self.waiting.count(self._prefers.covers)
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
         self.admits: Callable[[Job], bool] = lambda _: True
@@ -96,9 +100,9 @@ class ContinuousEngine:
         self._reset()
 
     def _reset(self) -> None:
-        self._running: dict[Job, None] = {}
+        self.running: dict[Job, None] = {}
         self.kv.clear()
-        self._decoding = self._branches = self._seats = 0
+        self.decoding = self._branches = self._seats = 0
         self._context = 0
         self._ends: list[tuple[int, int, Job]] = []
         self._phases: list[dict[Job, None]] = [{} for _ in range(self._block)]
@@ -109,19 +113,9 @@ class ContinuousEngine:
         self._budget = self._ticks = 0
 
     @property
-    def running(self) -> Iterable[Job]:
-        """Return the running jobs."""
-        return self._running
-
-    @property
     def prefilling(self) -> int:
         """Return how many running jobs have no token yet."""
-        return len(self._running) - self._decoding
-
-    @property
-    def decoding(self) -> int:
-        """Return how many running jobs decode."""
-        return self._decoding
+        return len(self.running) - self.decoding
 
     @property
     def kv_usage_fraction(self) -> float:
@@ -151,7 +145,7 @@ class ContinuousEngine:
         self._begun_s = now_s
         if self.waiting and self.preemptions == preempted:
             self._admit(now_s, formed_s)
-        if not self._running:
+        if not self.running:
             return None
         self.steps += 1
         self.prefill_tokens += sum(self._chunks.values())
@@ -205,8 +199,8 @@ class ContinuousEngine:
 
     def clear(self) -> list[Job]:
         """Lose everything, as in a crash; return the jobs that were waiting or running."""
-        jobs = [*self.waiting.clear(), *self._running]
-        for job in self._running:
+        jobs = [*self.waiting.clear(), *self.running]
+        for job in self.running:
             job.generated_tokens = self.made(job)
         self._reset()
         return jobs
@@ -224,7 +218,7 @@ class ContinuousEngine:
 
     def _formed_ahead(self, now_s: float) -> bool:
         """Return whether the step that begins was formed when the one before it began."""
-        return self._ahead and self._ended_s == now_s and bool(self._running)
+        return self._ahead and self._ended_s == now_s and bool(self.running)
 
     def _stored(self, job: Job) -> int:
         """Return for how many tokens of a running job there is KV."""
@@ -259,7 +253,7 @@ class ContinuousEngine:
         return tokens + self._drafted if tokens == job.known_tokens else tokens
 
     def _victim(self) -> Job:
-        newest_first = reversed(self._running)
+        newest_first = reversed(self.running)
         if self._by_priority:
             return max(newest_first, key=lambda job: job.priority)
         return next(newest_first)
@@ -280,7 +274,7 @@ class ContinuousEngine:
         Who came after ``formed_s`` is not known yet.
         """
         new: list[Job] = []
-        running, waiting = self._running, self.waiting
+        running, waiting = self.running, self.waiting
         while self._budget > 0 and (job := waiting.first()):
             width = 1 if job.greedy else self._width
             if job.scheduler_queue_in_s > formed_s or not self.admits(job):
@@ -325,13 +319,44 @@ class ContinuousEngine:
             job.batch_id, job.batch_size = self.steps + 1, size
 
     def _finds_place(self, job: Job, width: int) -> bool | None:
-        """Return whether a job finds its places; None: it does not, but who is behind it may."""
-        return self._seats + width <= self._limit_seqs
+        """Return whether a job finds its places; None: it does not, but one behind it may."""
+        while self._seats + width > self._limit_seqs:
+            if not self._make_way(job):
+                return False
+        if self._prefers is None or not self.running:
+            return True
+        kept = self._prefers.kept_places(
+            job, self.running, admissions=self._admissions, places=self._limit_seqs
+        )
+        if self._limit_seqs - self._seats - width >= kept:
+            return True
+        return None if self.waiting.counted else False
 
-    def _finds_room(self, job: Job, found: int, chunk: int, kept: int = 0) -> bool | None:
-        """Return as :meth:`_finds_place` whether there are blocks, ``kept`` of them for others."""
-        spare = self._watermark if self._decoding or self._chunks else 0
-        return self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare + kept)
+    def _finds_room(self, job: Job, found: int, chunk: int) -> bool | None:
+        """Return as :meth:`_finds_place` whether a job finds its blocks."""
+        while not self._has_room(job, found, chunk, kept=0):
+            if not self._make_way(job):
+                return False
+        if self._prefers is None or not self.running:
+            return True
+        kept = self._prefers.kept_blocks(job, self.running)
+        if not kept or self._has_room(job, found, chunk, kept=kept):
+            return True
+        return None if self.waiting.counted else False
+
+    def _has_room(self, job: Job, found: int, chunk: int, *, kept: int) -> bool:
+        spare = kept + (self._watermark if self.decoding or self._chunks else 0)
+        return self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare)
+
+    def _make_way(self, job: Job) -> bool:
+        """Preempt a running job for a waiting one of higher priority; False if there is none."""
+        if self._prefers is None or not self._prefers.preempts or not self.running:
+            return False
+        victim = self._victim()
+        if victim.priority <= job.priority:
+            return False
+        self._preempt(victim, ahead=self._ticks)
+        return True
 
     def _long_prefills(self) -> int:
         left = (job.known_tokens - job.computed_tokens for job in self._partial)
@@ -362,7 +387,7 @@ class ContinuousEngine:
         job.finish_step = self._tick + job.output_tokens - job.generated_tokens
         job.phase = (job.known_tokens + self._drafted - self._tick) % self._block
         self._phases[job.phase][job] = None
-        self._decoding += 1
+        self.decoding += 1
         self._branches += job.beam_width
         self._context += job.beam_width * (job.known_tokens + 1)
         heappush(self._ends, (job.finish_step, job.admission, job))
@@ -376,7 +401,7 @@ class ContinuousEngine:
         """Release the running jobs that were given up, between two steps; return them."""
         gone = []
         for job in self._aborted:
-            if job in self._running:
+            if job in self.running:
                 self._release(job)
                 gone.append(job)
         self._aborted = []
@@ -384,7 +409,7 @@ class ContinuousEngine:
 
     def _release(self, job: Job, *, ahead: int = 0) -> None:
         """Take a job out of the running batch and free its blocks; ``ahead`` as in _preempt."""
-        del self._running[job]
+        del self.running[job]
         self._seats -= job.beam_width
         if not job.finish_step:
             self.kv.release(job, job.kv_tokens, job.computed_tokens)
@@ -394,7 +419,7 @@ class ContinuousEngine:
         job.generated_tokens = self.made(job)
         self.kv.release(job, context - 1 + self._drafted + ahead, context - 1)
         del self._phases[job.phase][job]
-        self._decoding -= 1
+        self.decoding -= 1
         self._branches -= job.beam_width
         self._context -= job.beam_width * context
         job.finish_step = 0

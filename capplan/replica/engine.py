@@ -1,12 +1,49 @@
-"""What the two ways of batching have in common, seen from whoever drives a replica."""
+"""What every engine of a replica offers: a line, batches within limits, totals, steps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.job import Job
-from capplan.replica.limits import Limits
+
+if TYPE_CHECKING:
+    from capplan.scenario.batching import ContinuousBatching
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a batch may hold at most; inf = as configured.
+
+    >>> (Limits(sequences=8) & Limits(sequences=4, tokens=512)).sequences
+    4
+    """
+
+    sequences: float = math.inf
+    """Sequences of a step, or requests of a dynamic batch; 0 = none is admitted."""
+    tokens: float = math.inf
+    """Tokens of a step of continuous batching."""
+    window_s: float = math.inf
+    """How long a dynamic batch waits to fill, s."""
+
+    def __and__(self, other: Limits) -> Limits:
+        """Return the tighter of each."""
+        return Limits(
+            sequences=min(self.sequences, other.sequences),
+            tokens=min(self.tokens, other.tokens),
+            window_s=min(self.window_s, other.window_s),
+        )
+
+    def of_continuous(self, batching: ContinuousBatching) -> tuple[int, int]:
+        """Return the sequences and the tokens of a step, within what is configured."""
+        sequences = min(self.sequences, batching.max_num_seqs)
+        return int(sequences), int(min(self.tokens, batching.max_num_batched_tokens))
+
+
+NO_LIMITS = Limits()
+"""As configured."""
 
 
 class Line(Protocol):
@@ -19,17 +56,17 @@ class Line(Protocol):
     def __iter__(self) -> Iterator[Job]: ...
 
     def push(self, job: Job, now_s: float) -> None:
-        """Let a job wait from now on."""
+        """Add a job; it waits from now on."""
 
     def remove(self, job: Job) -> bool:
         """Take a job out wherever it stands; False if it does not wait here."""
 
     def oldest(self) -> tuple[float, Job] | None:
-        """Return since when the longest waiting job waits, and the job; None if nobody does."""
+        """Return since when the longest waiting job waits, and the job; None if none waits."""
 
 
 class Batch(Protocol):
-    """A replica's batching, as it shows itself: limits, what it holds, totals."""
+    """A replica's batching from outside: limits, what it holds, totals."""
 
     joins_running: bool
     """Whether a new job joins those that run, at the next step."""
@@ -89,7 +126,7 @@ class Batch(Protocol):
 
 
 class Engine(Batch, Protocol):
-    """A replica's batching: it forms steps (or batches) and says how long each takes."""
+    """A replica's batching: it forms steps (or batches) and returns how long each takes."""
 
     def begin(self, now_s: float) -> float | None:
         """Form the next step; return how long it takes, None if none is due."""

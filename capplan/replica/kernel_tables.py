@@ -20,27 +20,28 @@ batch of very unequal contexts is up to 20 % slower in attention than its mean t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capplan.replica.grid import Curve
-from capplan.replica.memory import model_of
-from capplan.replica.mix_table import MixTable, mix_table
+from capplan.catalog import accelerator, model
+from capplan.replica.compiled.step_laws import Curve, MixTable, TableStepTime, check_axis, curve
+from capplan.replica.memory import accelerator_of, model_of
 from capplan.replica.roofline import hides_host, one_stage, roofline_step
 from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pandas as pd
 
-    from capplan.replica.roofline import RooflineStepTime
     from capplan.scenario.step_times import TablesStep
 
 US = 1e-6
 MS = 1e-3
+
+FILES = ("dense.csv", "mlp.csv", "mlp.csv.gz")
+Time = Callable[[float, float, float, float], float | None]
+"""Chunk, tokens before it, decoding sequences, context of each: seconds, None if not known."""
 
 PER_LAYER = (
     "layernorm", "qkv_proj", "rotary_emb", "o_proj", "layernorm", "gate_up_proj", "act_fn",
@@ -61,54 +62,7 @@ ATTENTION_S = 14e-6
 aiconfigurator-core 0.12, vLLM, one short sequence on H100 and H200 (12 to 15 µs)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelStepTime:
-    """Step time as a sum of tabulated kernels, s."""
-
-    dense: Curve
-    """Dense kernels of all layers, over the step's tokens."""
-    head: Curve
-    """Output head and sampler, over the sequences that get a token."""
-    attention: MixTable | RooflineStepTime
-    overhead_s: float
-    per_sequence_s: float
-    host_hidden: bool = False
-    """Whether the host works while the accelerator does."""
-
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
-        done = decode_sequences + (1.0 if prefill_tokens else 0.0)
-        busy = (
-            self.dense.at(prefill_tokens + decode_sequences)
-            + self.head.at(done)
-            + self._attention_s(
-                prefill_tokens, prefill_context_tokens, decode_sequences, decode_context_tokens
-            )
-        )
-        host = self.overhead_s + self.per_sequence_s * decode_sequences
-        return max(busy, host) if self.host_hidden else busy + host
-
-    def _attention_s(self, prompt: float, pairs: float, sequences: float, context: float) -> float:
-        table = self.attention
-        if not isinstance(table, MixTable):
-            return (
-                table.per_prefill_token_s * prompt
-                + table.per_pair_s * pairs
-                + table.per_sequence_s * sequences
-                + table.per_context_token_s * context
-            )
-        before = pairs / prompt - prompt / 2 if prompt else 0.0
-        mean = context / sequences if sequences else 0.0
-        return table.seconds(prompt, before, sequences, mean)
-
-
-def kernel_tables(pool: Pool, law: TablesStep) -> KernelStepTime:
+def kernel_tables(pool: Pool, law: TablesStep) -> TableStepTime:
     """Return the step time of a pool from the profile in a folder.
 
     Raises :class:`DataError` for a folder without a profile in one of the two layouts.
@@ -123,29 +77,30 @@ def kernel_tables(pool: Pool, law: TablesStep) -> KernelStepTime:
     raise DataError("a folder with dense.csv or mlp.csv", where=folder, field="step_time.path")
 
 
-def _llmservingsim(pool: Pool, law: TablesStep, folder: Path) -> KernelStepTime:
+def _llmservingsim(pool: Pool, law: TablesStep, folder: Path) -> TableStepTime:
     layers = model_of(pool).num_hidden_layers
     dense = _wide(folder / "dense.csv", "tokens")
     heads = _wide(folder / "per_sequence.csv", "sequences")
     _have(dense, {*PER_LAYER, *ONCE}, folder / "dense.csv")
     _have(heads, PER_SEQUENCE, folder / "per_sequence.csv")
     each = dense[list(PER_LAYER)].sum(axis=1) * layers + dense[list(ONCE)].sum(axis=1)
-    return KernelStepTime(
+    return TableStepTime(
         dense=_curve(each * US),
         head=_curve(heads[list(PER_SEQUENCE)].sum(axis=1) * US),
-        attention=_attention(_found(folder, "attention.csv"), layers * US),
-        overhead_s=law.overhead_s,
-        per_sequence_s=law.per_sequence_s,
+        mix=_attention(_found(folder, "attention.csv"), layers * US),
+        host_s=law.overhead_s,
+        host_per_sequence_s=law.per_sequence_s,
         host_hidden=hides_host(pool),
     )
 
 
-def _vidur(pool: Pool, law: TablesStep, file: Path) -> KernelStepTime:
+def _vidur(pool: Pool, law: TablesStep, file: Path) -> TableStepTime:
     frame = _read(file)
     of = frame[frame["num_tensor_parallel_workers"] == pool.tensor_parallel]
     if of.empty:
-        told = pool.tensor_parallel
-        raise DataError("a profiled one", where=file, field="tensor_parallel", value=told)
+        raise DataError(
+            "a profiled one", where=file, field="tensor_parallel", value=pool.tensor_parallel
+        )
     times = of.groupby("num_tokens").median(numeric_only=True)
     each = times[[f"time_stats.{name}.median" for name in VIDUR_LAYER]].sum(axis=1)
     embed = times["time_stats.emb.median"]
@@ -153,12 +108,15 @@ def _vidur(pool: Pool, law: TablesStep, file: Path) -> KernelStepTime:
     layers = model_of(pool).num_hidden_layers
     most = 4096.0
     head = (rest.head_weights_s, max(rest.head_weights_s, rest.head_per_token_s * most))
-    return KernelStepTime(
+    return TableStepTime(
         dense=_curve((each * layers + embed) * MS + layers * ATTENTION_S),
-        head=Curve((0.0, most), head),
-        attention=rest,
-        overhead_s=law.overhead_s,
-        per_sequence_s=law.per_sequence_s,
+        head=curve((0.0, most), head),
+        per_prefill_token_s=rest.per_prefill_token_s,
+        per_pair_s=rest.per_pair_s,
+        per_sequence_s=rest.per_sequence_s,
+        per_context_token_s=rest.per_context_token_s,
+        host_s=law.overhead_s,
+        host_per_sequence_s=law.per_sequence_s,
         host_hidden=hides_host(pool),
     )
 
@@ -191,7 +149,7 @@ def _wide(file: Path, by: str) -> pd.DataFrame:
 
 
 def _curve(values: pd.Series[float]) -> Curve:
-    return Curve(tuple(map(float, values.index)), tuple(map(float, values)))
+    return curve(tuple(map(float, values.index)), tuple(map(float, values)))
 
 
 def _found(folder: Path, name: str) -> Path:
@@ -214,3 +172,146 @@ def _have(frame: pd.DataFrame, wanted: Iterable[str], file: Path) -> None:
     missing = sorted(set(wanted) - set(frame.columns))
     if missing:
         raise DataError("kernels or columns of the profile", where=file, field=", ".join(missing))
+
+
+def mix_table(
+    time: Time,
+    *,
+    chunks: Sequence[float],
+    befores: Sequence[float],
+    sequences: Sequence[float],
+    contexts: Sequence[float],
+    per_prompt: bool,
+    empty: bool,
+) -> MixTable:
+    """Return the table of a function that is known on a grid of what a step mixes.
+
+    It holds what a chunk takes alone, what a decode batch takes alone, and what the batch adds
+    beside a chunk, because the three are straight over most of the grid, and because a grid is
+    never whole: where the batch was not measured beside a long chunk, it adds what it adds beside
+    a shorter one.
+
+    Parameters
+    ----------
+    time
+        The function; must be known for chunks alone and for decode batches alone.
+    chunks, befores, sequences, contexts
+        The grid, rising; chunks, sequences and contexts from above 0, befores from 0.
+    per_prompt
+        Whether several short prompts take as many times one of them.
+    empty
+        Whether nothing takes no time (a kernel), or as much as the least (a whole step).
+
+    Raises
+    ------
+    ValueError
+        Where the function is not known for a chunk or a decode batch alone.
+    """
+    alone = [[_known(time, c, b, 0, 0) for b in befores] for c in chunks]
+    measured = [[_known(time, 0, 0, n, k) for k in contexts] for n in sequences]
+    nothing = [0.0] * len(contexts)
+    decode = [nothing if empty else measured[0], *measured]
+    beside: list[list[list[list[float]]]] = []
+    for row, chunk in enumerate(chunks):
+        shorter = beside[-1] if beside else [decode] * len(befores)
+        beside.append([])
+        for column, before in enumerate(befores):
+            added = [
+                [
+                    _added(time(chunk, before, n, k), alone[row][column], other)
+                    for k, other in zip(contexts, others, strict=True)
+                ]
+                for n, others in zip(sequences, shorter[column][1:], strict=True)
+            ]
+            beside[-1].append([nothing, *added])
+    if empty:
+        chunks = (0.0, *chunks)
+        alone = [[0.0] * len(befores), *alone]
+        beside = [[decode] * len(befores), *beside]
+    axes = tuple(chunks), tuple(befores), (0.0, *sequences), tuple(contexts)
+    for axis in axes:
+        check_axis(axis)
+    rows = [row for planes in beside for plane in planes for row in plane]
+    return MixTable(float(per_prompt), *axes, *map(_flat, (decode, alone, rows)))
+
+
+def _flat(rows: Iterable[Iterable[float]]) -> tuple[float, ...]:
+    return tuple(value for row in rows for value in row)
+
+
+def _known(time: Time, chunk: float, before: float, sequences: float, context: float) -> float:
+    seconds = time(chunk, before, sequences, context)
+    if seconds is None:
+        msg = f"no time for chunk, before, sequences, context = {chunk, before, sequences, context}"
+        raise ValueError(msg)
+    return seconds
+
+
+def _added(seconds: float | None, alone_s: float, otherwise_s: float) -> float:
+    return otherwise_s if seconds is None else seconds - alone_s
+
+
+def find_profile(root: str | Path, pool: Pool) -> Path:
+    """Return the folder below ``root`` that profiles a pool's model on its accelerator.
+
+    A folder counts if two of the names on the way to it are the model's id, and it or a
+    ``meta.yaml`` above it names the accelerator; a folder ``tp2`` is of two accelerators. The root
+    itself counts if it holds a profile, whatever it is called.
+    Raises :class:`DataError` where there is none.
+    """
+    top = Path(root)
+    if any((top / name).is_file() for name in FILES):
+        return top
+    wanted, device = model_of(pool).name, accelerator_of(pool).name
+    for folder in sorted({file.parent for name in FILES for file in top.glob(f"**/{name}")}):
+        parts = folder.relative_to(top).parts
+        tp = next((part for part in parts if part == f"tp{pool.tensor_parallel}"), None)
+        of_tp = tp is not None or not any(_is_tp(part) for part in parts)
+        if of_tp and _names_model(parts, wanted) and _names_device(top, parts, device):
+            return folder
+    raise DataError(
+        f"a kernel profile of {wanted} on {device} with tensor_parallel {pool.tensor_parallel}",
+        where=top,
+        value="nothing",
+    )
+
+
+def _is_tp(part: str) -> bool:
+    return part.startswith("tp") and part[2:].isdigit()
+
+
+def _names_model(parts: tuple[str, ...], wanted: str) -> bool:
+    return any(_model_name("/".join(parts[i : i + 2])) == wanted for i in range(len(parts) - 1))
+
+
+def _model_name(name: str) -> str | None:
+    try:
+        return model(name).name
+    except DataError:
+        return None
+
+
+def _names_device(top: Path, parts: tuple[str, ...], wanted: str) -> bool:
+    names = [*parts, *(text for i in range(len(parts) + 1) for text in _meta(top, parts[:i]))]
+    return any(_device_name(name) == wanted for name in names)
+
+
+def _meta(top: Path, parts: tuple[str, ...]) -> list[str]:
+    """Return the accelerator that a ``meta.yaml`` names."""
+    file = top.joinpath(*parts, "meta.yaml")
+    if not file.is_file():
+        return []
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("gpu:")]
+
+
+def _device_name(name: str) -> str | None:
+    if name.endswith((".yaml", ".yml")):
+        return None
+    try:
+        return accelerator(name).name
+    except DataError:
+        try:
+            return accelerator(name.upper()).name
+        except DataError:
+            return None

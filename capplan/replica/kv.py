@@ -1,16 +1,36 @@
-"""The KV blocks of one replica: how many are free, who holds how many.
+"""The KV memory of one replica: a count of blocks, a prefix cache, or an address space.
 
-The engine asks for room and says how many tokens each job stores; what stands behind is a count
-(:class:`KvBlocks`), blocks with names that can be found again (:mod:`capplan.replica.prefix`), or
-an address space (:mod:`capplan.replica.contiguous`).
+The engine asks for room and says how many tokens each job stores. :class:`KvBlocks` counts blocks,
+:class:`PrefixCache` keeps blocks that are found again by their keys, and
+:class:`capplan.replica.contiguous.ContiguousSpace` has no blocks.
+
+*Prefix cache.* A block gets its key once it is full. The blocks of a job that left stay cached
+until they are taken for something else, least recently used first, so cached blocks go before any
+job is preempted. A job takes over the blocks of its longest known prefix, also those that others
+hold at the same time; at least the last token of its prompt is computed.
+Source: vLLM project, ``vllm/v1/core/kv_cache_manager.py`` (``get_computed_blocks``,
+``allocate_slots``) and ``block_pool.py``, version 0.11: blocks become known when they are
+scheduled, blocks of a job are freed last first, free blocks are taken from the head of one queue.
+Two differences: what was scheduled but never computed is forgotten, and the answer is found again
+only by its own job (after a preemption), unless the trace names its blocks.
+For a job without ids a share of the prompt counts as found (``Job.cached_fraction``): those tokens
+are not computed, but the job holds blocks for them like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
 
+from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.job import Job
+
+if TYPE_CHECKING:
+    from capplan.scenario.batching import ContinuousBatching
+
+Key = Hashable
 
 
 class KvCache(Protocol):
@@ -18,6 +38,8 @@ class KvCache(Protocol):
 
     grows: bool
     """Whether decoding takes memory as it goes; False = all was reserved at admission."""
+    not_compiled: str
+    """The field that asks for this memory, if it has no compiled form."""
 
     @property
     def free(self) -> int:
@@ -31,7 +53,7 @@ class KvCache(Protocol):
         """Return for how long this step waits for the memory to be put in order, s."""
 
     def can_ever_hold(self, job: Job, tokens: int) -> bool:
-        """Return whether a job that stores so many tokens fits if it is alone."""
+        """Return whether a job that stores so many tokens fits into an empty replica."""
 
     def found(self, job: Job, known_tokens: int) -> int:
         """Return how many of the tokens to prefill need not be computed."""
@@ -46,7 +68,7 @@ class KvCache(Protocol):
         """Return how many more blocks a prefilling job needs to store so many tokens."""
 
     def grow(self, job: Job, tokens: int) -> None:
-        """Let a prefilling job store so many tokens in all."""
+        """Give a prefilling job room for so many tokens in all."""
 
     def count(self, jobs: Collection[Job]) -> int:
         """Return how many blocks these jobs need if each needs one more."""
@@ -62,13 +84,14 @@ class KvCache(Protocol):
 
 
 class PagedKv:
-    """What every paged KV has in common.
+    """KV in blocks of equal size; a job takes them as it stores tokens.
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", SOSP 2023, section 4.
     """
 
     grows = True
+    not_compiled = ""
 
     def __init__(self, blocks: int, *, block_size: int) -> None:
         self.total = blocks
@@ -79,7 +102,7 @@ class PagedKv:
         return 0.0
 
     def can_ever_hold(self, job: Job, tokens: int) -> bool:
-        """Return whether a job that stores so many tokens fits if it is alone."""
+        """Return whether a job that stores so many tokens fits into an empty replica."""
         return -(-tokens // self.block_size) <= self.total
 
     def count(self, jobs: Collection[Job]) -> int:
@@ -100,10 +123,11 @@ class KvBlocks(PagedKv):
         super().__init__(blocks, block_size=block_size)
         self._width = width
         self._shared = shared_prompt
+        self.not_compiled = "beam_shares_prompt" if shared_prompt else ""
         self.free = self.total
 
     def can_ever_hold(self, job: Job, tokens: int) -> bool:
-        """Return whether a job that stores so many tokens fits if it is alone."""
+        """Return whether a job that stores so many tokens fits into an empty replica."""
         return self._blocks(job, tokens) <= self.total
 
     @property
@@ -134,7 +158,7 @@ class KvBlocks(PagedKv):
         return -(-tokens // size) + -job.kv_tokens // size
 
     def grow(self, job: Job, tokens: int) -> None:
-        """Let a prefilling job store so many tokens in all."""
+        """Give a prefilling job room for so many tokens in all."""
         self.free -= self.needed(job, tokens)
         job.kv_tokens = tokens
 
@@ -162,3 +186,217 @@ class KvBlocks(PagedKv):
             return blocks
         kept = min(blocks, job.prompt_tokens // self.block_size) if self._shared else 0
         return kept + (blocks - kept) * self._width
+
+
+class PrefixCache(PagedKv):
+    """Paged KV whose blocks have keys; see the module.
+
+    Attributes
+    ----------
+    cached
+        How many free blocks have a key, so that a job may find them.
+    """
+
+    def __init__(self, blocks: int, *, block_size: int) -> None:
+        super().__init__(blocks, block_size=block_size)
+        self.clear()
+
+    def clear(self) -> None:
+        """Lose everything, as in a crash."""
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.total))
+        self._holders = [0] * self.total
+        self._key_of: dict[int, Key] = {}
+        self._known: dict[Key, dict[int, None]] = {}
+        self._held: dict[Job, list[int]] = {}
+        self.cached = 0
+
+    @property
+    def free(self) -> int:
+        """Return how many blocks no job holds, cached ones included."""
+        return len(self._free)
+
+    @property
+    def usage_fraction(self) -> float:
+        """Return the share of the blocks that a job holds."""
+        return 1.0 - len(self._free) / self.total
+
+    def found(self, job: Job, known_tokens: int) -> int:
+        """Return how many of the tokens to prefill are in the cache: whole blocks, not all."""
+        size = self.block_size
+        most = (known_tokens - 1) // size
+        if job.cached_fraction and not len(job.prefix_blocks) and not job.prefilled_tokens:
+            return min(most, int(job.cached_fraction * job.prompt_tokens) // size) * size
+        keys, known = self._keys_of(job), self._known
+        return size * next((k for k in range(most) if _key(job, keys, k) not in known), most)
+
+    @property
+    def cached_fraction(self) -> float:
+        """Return the share of the blocks that only the cache holds."""
+        return self.cached / self.total
+
+    def known_tokens(self, job: Job) -> int:
+        """Return how many tokens of a prompt are in the cache by their ids; 0 without ids."""
+        if not len(job.prefix_blocks):
+            return 0
+        return self.found(job, job.prompt_tokens)
+
+    def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
+        """Return whether a new job that stores so many tokens leaves that many blocks free."""
+        shared = sum(self._holders[block] > 0 for block in self._blocks_of(job, found_tokens))
+        return -(-tokens // self.block_size) - shared + spare_blocks <= len(self._free)
+
+    def admit(self, job: Job, found_tokens: int) -> None:
+        """Give a new job the blocks found for it."""
+        blocks = self._blocks_of(job, found_tokens)
+        for block in blocks:
+            if not self._holders[block]:
+                del self._free[block]
+                self.cached -= 1
+            self._holders[block] += 1
+        self._held[job] = blocks
+        self._take(job, found_tokens // self.block_size - len(blocks))
+
+    def needed(self, job: Job, tokens: int) -> int:
+        """Return how many more blocks a prefilling job needs to store so many tokens."""
+        return -(-tokens // self.block_size) - len(self._held[job])
+
+    def grow(self, job: Job, tokens: int) -> None:
+        """Give a prefilling job room for so many tokens in all; its full blocks get their keys."""
+        self._take(job, self.needed(job, tokens))
+        keys, held = self._keys_of(job), self._held[job]
+        full = min(tokens, job.known_tokens) // self.block_size
+        for block, key in zip(held[:full], keys, strict=False):
+            if block not in self._key_of:
+                self._learn(block, key)
+
+    def extend(self, jobs: Collection[Job]) -> None:
+        """Give each of these jobs one more block."""
+        for job in jobs:
+            self._take(job, 1)
+
+    def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
+        """Free the blocks of a job, the last one first; computed ones keep their keys."""
+        held, keys = self._held.pop(job), self._keys_of(job)
+        full = computed_tokens // self.block_size
+        done = job.generated_tokens >= job.output_tokens
+        names = min(full, len(keys)) if done else full
+        for k, block in enumerate(held):
+            if k >= full and self._holders[block] == 1:
+                self._forget(block)
+            elif k < names and block not in self._key_of:
+                self._learn(block, _key(job, keys, k))
+        for block in reversed(held):
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                self._free[block] = None
+                self.cached += block in self._key_of
+
+    def _take(self, job: Job, blocks: int) -> None:
+        held = self._held[job]
+        for _ in range(blocks):
+            block, _ = self._free.popitem(last=False)
+            self.cached -= block in self._key_of
+            self._forget(block)
+            self._holders[block] = 1
+            held.append(block)
+
+    def _blocks_of(self, job: Job, found_tokens: int) -> list[int]:
+        """Return the blocks of a found prefix; none for a job without ids."""
+        keys = self._keys_of(job)
+        blocks: list[int] = []
+        for k in range(found_tokens // self.block_size):
+            known = self._known.get(_key(job, keys, k))
+            if known is None:
+                break
+            blocks.append(next(iter(known)))
+        return blocks
+
+    def _learn(self, block: int, key: Key) -> None:
+        self._key_of[block] = key
+        self._known.setdefault(key, {})[block] = None
+
+    def _forget(self, block: int) -> None:
+        key = self._key_of.pop(block, None)
+        if key is None:
+            return
+        same = self._known[key]
+        del same[block]
+        if not same:
+            del self._known[key]
+
+    def _keys_of(self, job: Job) -> list[Key]:
+        if job.block_keys is None:
+            job.block_keys = block_keys(job, self.block_size)
+        return job.block_keys
+
+
+class Cache(Protocol):
+    """A prefix cache, as the router and the timeline see it."""
+
+    @property
+    def cached_fraction(self) -> float:
+        """Return the share of the blocks that only the cache holds."""
+
+    def known_tokens(self, job: Job) -> int:
+        """Return how many tokens of a prompt are in the cache by their ids; 0 without ids."""
+
+
+def cache_of(engine: object) -> Cache | None:
+    """Return the prefix cache of an engine, None if it has none."""
+    kv: Cache | None = getattr(engine, "kv", None)
+    return kv if hasattr(kv, "known_tokens") else None
+
+
+def _key(job: Job, keys: list[Key], k: int) -> Key:
+    """Return the key of a job's block: from the ids of the trace, else one of its own."""
+    return keys[k] if k < len(keys) else (job, k)
+
+
+def block_keys(job: Job, block_size: int) -> list[Key]:
+    """Return the keys of the KV blocks that a job's ids of prefix blocks cover in full.
+
+    The ids may go beyond the prompt: they then name the blocks of the answer. An id stands for a
+    prefix block *and all before it*, as in the public traces (Qin et al., "Mooncake", FAST 2025,
+    section 4: ``hash_ids``), so the ids over a KV block and its offset in them are its key.
+
+    >>> job = Job(prompt_tokens=40, output_tokens=9, prefix_blocks=(7, 8), prefix_block_tokens=24)
+    >>> block_keys(job, 16)
+    [(7, 0), (7, 8, 16), (8, 8)]
+    """
+    ids, per_id = job.prefix_blocks, job.prefix_block_tokens
+    covered = min(len(ids) * per_id, job.prompt_tokens + job.output_tokens)
+    if per_id == block_size:
+        return [int(name) for name in ids[: covered // block_size]]
+    keys: list[Key] = []
+    for start in count(0, block_size):
+        end = start + block_size
+        if end > covered:
+            break
+        over = ids[start // per_id : -(-end // per_id)]
+        keys.append((*map(int, over), start % per_id))
+    return keys
+
+
+def kv_cache(
+    batching: ContinuousBatching,
+    blocks: int,
+    copy_s_per_token: float,
+    *,
+    stored: Callable[[Job], int],
+) -> KvCache:
+    """Return the memory of keys and values that a batching asks for.
+
+    ``stored(job)`` is for how many tokens of a running job there is KV.
+    """
+    if batching.kv_layout == "contiguous":
+        return ContiguousSpace(
+            batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=stored
+        )
+    if batching.prefix_caching:
+        return PrefixCache(blocks, block_size=batching.block_size)
+    return KvBlocks(
+        blocks,
+        block_size=batching.block_size,
+        width=batching.beam_width,
+        shared_prompt=batching.beam_shares_prompt,
+    )

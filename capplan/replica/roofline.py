@@ -41,6 +41,7 @@ before it (``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for dec
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from capplan.catalog import (
@@ -50,114 +51,82 @@ from capplan.catalog import (
     attention_parameters,
     expert_parameters,
 )
-from capplan.replica.efficiency import (
-    ACTIVATION_BYTES,
-    ALL_REDUCE_S,
-    EIGHT_BIT,
-    EIGHT_BIT_EFFICIENCY,
-    EXPERT_EFFICIENCY,
-    HOP_EFFICIENCY,
-    HOP_S,
-    IDLE_CONTEXT_TOKENS,
-    IDLE_PAIR_TOKENS,
-    LINK_EFFICIENCY,
-    kernels,
-    shares_of,
-)
+from capplan.replica.compiled.step_laws import RooflineStepTime
 from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import RooflineStep
 from capplan.schema import DataError
 
-THIRD = 1.0 / 3.0
+COMPUTE_EFFICIENCY = 0.74
+"""Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: among
+those of A100, H100 and B200 (0.71 to 0.75); see the catalogue."""
 
+MEMORY_EFFICIENCY = 0.8
+"""Share of the peak bandwidth in reading weights, likewise. Source: aiconfigurator-core 0.12,
+``systems/*.yaml`` (``mem_bw_empirical_scaling_factor``)."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineStepTime:
-    """Step time as a sum of kernels, each bound by compute or memory; coefficients in s."""
+EIGHT_BIT = ("fp8", "int8")
+"""Types whose products run at a rate of their own."""
 
-    host_s: float
-    """The host's work for a step."""
-    host_per_sequence_s: float
-    host_hidden: bool
-    """Whether the host works while the accelerator does, so that the longer of the two counts."""
-    kernels_s: float
-    """What a step's kernels take beside their work, all-reduces and stages included."""
-    weights_s: float
-    """Reading the weights that every step reads."""
-    per_token_s: float
-    """Matrix products of one decoded token, without the output head."""
-    per_prompt_token_s: float
-    """Those of a prefilled one: the same, unless calibrated."""
-    head_weights_s: float
-    head_per_token_s: float
-    moved_per_token_s: float
-    """Element-wise kernels and all-reduces of one token."""
-    per_prefill_token_s: float
-    """What a prefilled token's attention takes besides its pairs."""
-    per_pair_s: float
-    """Attention of a prefilled token to one token before it."""
-    per_sequence_s: float
-    """What a decoding sequence's attention takes besides its context."""
-    per_context_token_s: float
-    """Attention of a decoded token to one token of context, in layers without a window."""
-    window_tokens: float
-    per_window_token_s: float
-    """The same in layers with a sliding window of ``window_tokens``; 0 without such layers."""
-    experts_s: float
-    """Reading every expert once; 0 in a dense model."""
-    untouched_fraction: float
-    """Chance that one token leaves a given expert untouched."""
-    stages: float = 1.0
-    """Of the pipeline."""
+EIGHT_BIT_EFFICIENCY = 0.7
+"""Of the share that 16-bit products reach. Source: aiconfigurator-core 0.12, H100, vLLM 0.24,
+products of 8,192 rows: FP8 0.55 of its peak, bfloat16 0.78."""
 
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
-        prompt, pairs = prefill_tokens, prefill_context_tokens
-        sequences, context = decode_sequences, decode_context_tokens
-        if self.stages > 1.0:
-            prompts = self._micro_batches(prompt, pairs)
-            prompt, pairs = prompt / prompts, pairs / prompts
-            sequences, context = sequences / self.stages, context / self.stages
-        tokens = prompt + sequences
-        moved = self.weights_s
-        if self.experts_s:
-            moved += self.experts_s * (1.0 - self.untouched_fraction**tokens)
-        computed = self.per_token_s * sequences + self.per_prompt_token_s * prompt
-        head, read = self.head_per_token_s * sequences, self.head_weights_s
-        busy: float = (
-            self.kernels_s
-            + (moved * moved * moved + computed * computed * computed) ** THIRD
-            + (read * read * read + head * head * head) ** THIRD
-            + self.moved_per_token_s * tokens
-            + self.per_prefill_token_s * prompt
-            + self.per_pair_s * pairs
-            + self.per_sequence_s * sequences
-            + self.per_context_token_s * context
-        )
-        if self.per_window_token_s:
-            window = self.window_tokens * sequences
-            seen = context if context < window else window
-            busy += self.per_window_token_s * seen
-        host = self.host_s + self.host_per_sequence_s * decode_sequences
-        if self.host_hidden:
-            return host if host > busy else busy
-        return busy + host
+PREFILL_ATTENTION_EFFICIENCY = 0.6
+"""Share of the peak rate in causal attention, likewise. Source: Dao, "FlashAttention-2", ICLR 2024
+(50 to 73 % on A100); Shah et al., "FlashAttention-3", NeurIPS 2024 (up to 75 % on H100)."""
 
-    def _micro_batches(self, tokens: float, pairs: float) -> float:
-        """Return to how many micro-batches the prompts are dealt, by as many as there seem to be.
+IDLE_PAIR_TOKENS = 400.0
+"""Tokens of context that each prefilled token seems to have besides: blocks of queries and keys
+that are only partly used, and too few of them for the whole accelerator. Source: prefill attention
+of 32 heads in aiconfigurator-core 0.12 (H100, A100, L40S) and LLMServingSim (RTX 4090): its share
+of the peak at 1,024 and 2,048 tokens against that at 16,384 (300 to 700)."""
 
-        ``k`` equal prompts without context before them have ``tokens² / 2 k`` pairs.
-        """
-        prompts = tokens * tokens / (2.0 * pairs) if pairs > 0.0 else 1.0
-        return min(max(prompts, 1.0), self.stages)
+KV_EFFICIENCY = 0.9
+"""Share of the peak bandwidth in reading KV, likewise; 0.8 (A100) to 0.95 (RTX 4090) measured."""
+
+IDLE_CONTEXT_TOKENS = 64.0
+"""Tokens of context that each decoding sequence seems to have besides: half of its last block of
+128 keys (Shah et al., above). Source: decode attention of 64 to 256 sequences of 128 to 1,024
+tokens in aiconfigurator-core 0.12 (H100) and LLMServingSim (RTX 4090): 30 to 180 above the line
+through long contexts."""
+
+LINK_EFFICIENCY = 0.5
+"""Share of the link's rate in an all-reduce of a ring's traffic. Source, both over 2, 4 and 8
+accelerators: Vidur, the collective library, 0.31 to 0.67 for 7 to 37 MiB on DGX A100 and H100;
+aiconfigurator-core 0.12, vLLM's own all-reduce, 0.22 to 0.41 for 2 to 32 MiB."""
+
+ALL_REDUCE_S = 5.5e-6
+"""Latency of one all-reduce, s. Source: likewise, 8 KiB: 4.5 to 5.3 µs on H100, 5.3 to 6.5 on A100,
+7 to 8 on B200."""
+
+HOP_EFFICIENCY = 0.8
+"""Share of the link's rate in handing over to the next stage of a pipeline. Source: Vidur's profile
+of an H100 DGX (``network/h100_dgx``, MIT): 0.84 in its largest transfers."""
+
+HOP_S = 1e-5
+"""Latency of handing over. Source: aiconfigurator-core 0.12, ``p2p_latency``."""
+
+EXPERT_EFFICIENCY = 0.8
+"""Of the share that dense products reach, in the grouped ones of experts. Source: whole prefills of
+Mixtral-8x7B and Qwen3-30B-A3B in aiconfigurator-core 0.12 (H100) against this roofline without it:
+15 and 21 to 29 % longer."""
+
+LAYER_KERNELS = 10
+"""Kernels of a dense layer: two norms, QKV, rotation, writing KV, attention, output projection,
+gate and up, activation, down. Source: vLLM, ``model_executor/models/llama.py``, 2026."""
+
+EXPERT_KERNELS = 4
+"""More in a layer of experts: router, choice, sorting, sum. Source: vLLM, ``fused_moe.py``."""
+
+LATENT_KERNELS = 6
+"""More in a layer with MLA: projections down and up, their norms, two absorbed products."""
+
+EIGHT_BIT_KERNELS = 4
+"""More in a layer of 8-bit products: quantising the input of each."""
+
+ACTIVATION_BYTES = 2.0
 
 
 def roofline(pool: Pool) -> RooflineStepTime:
@@ -354,3 +323,50 @@ def _rate(pool: Pool, device: Accelerator, dtype: str) -> float:
             value=device.name,
         )
     return rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What an accelerator reaches, as shares of its peak rates."""
+
+    compute: float
+    """Of the rate, in large 16-bit products."""
+    memory: float
+    """Of the bandwidth, in reading weights."""
+    kv: float
+    """Of the bandwidth, in reading KV."""
+    attention: float
+    """Of the rate, in attention of prefills."""
+
+
+def shares_of(device: Accelerator, law: RooflineStep) -> Shares:
+    """Return what an accelerator reaches: as the law says, else as measured, else as usual.
+
+    >>> from capplan.catalog import accelerator
+    >>> from capplan.scenario.step_times import RooflineStep
+    >>> shares_of(accelerator("H100"), RooflineStep(memory_efficiency=0.5)).memory
+    0.5
+    """
+    return Shares(
+        compute=law.compute_efficiency or _known(device.gemm_compute_fraction, COMPUTE_EFFICIENCY),
+        memory=law.memory_efficiency or _known(device.gemm_bandwidth_fraction, MEMORY_EFFICIENCY),
+        kv=_known(device.kv_bandwidth_fraction, KV_EFFICIENCY),
+        attention=_known(device.attention_compute_fraction, PREFILL_ATTENTION_EFFICIENCY),
+    )
+
+
+def kernels(found: Model, dtype: str) -> int:
+    """Return how many kernels a step runs one after the other.
+
+    >>> from capplan.catalog import model
+    >>> kernels(model("Llama-3.1-8B"), "bfloat16")
+    320
+    """
+    each = LAYER_KERNELS
+    each += EIGHT_BIT_KERNELS if dtype in EIGHT_BIT else 0
+    each += LATENT_KERNELS if found.kv_lora_rank else 0
+    return each * found.num_hidden_layers + EXPERT_KERNELS * found.moe_layers
+
+
+def _known(share: float, otherwise: float) -> float:
+    return otherwise if math.isnan(share) else share

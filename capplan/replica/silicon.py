@@ -28,27 +28,20 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from capplan.replica.compiled.step_laws import MixTable, TableStepTime
+from capplan.replica.kernel_tables import mix_table
 from capplan.replica.memory import accelerator_of, model_of
-from capplan.replica.mix_table import MixTable, mix_table
 from capplan.replica.roofline import hides_host, one_stage
-from capplan.replica.silicon_inputs import (
-    engine_config,
-    head_parts,
-    kv_type,
-    model_config,
-    scheduled,
-    weights_type,
-)
 from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
+    from capplan.catalog import Model
     from capplan.scenario.step_times import SiliconStep
 
 SYSTEMS = {
@@ -59,6 +52,12 @@ SYSTEMS = {
     "L40S": "l40s",
 }
 """Accelerators whose kernels the database holds, and their names in it."""
+
+MOST_KV_HEADS = 8
+"""KV heads per accelerator up to which decode attention was measured. Source: the column
+``num_key_value_heads`` of aiconfigurator-core 0.12, ``generation_attention_perf.parquet``."""
+
+SIXTEEN = ("float16", "bfloat16")
 
 CHUNKS = (1.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 BEFORES = (0.0, 1024.0, 4096.0, 16384.0, 65536.0)
@@ -72,35 +71,7 @@ FORM = 2
 """Of the cached files; raised when the grid or its meaning changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiliconStepTime:
-    """Step time from a table of whole steps, s."""
-
-    steps: MixTable
-    overhead_s: float
-    per_sequence_s: float
-    host_hidden: bool = False
-    """Whether the host works while the accelerator does."""
-
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
-        """Return the duration of a step, s; see :class:`capplan.replica.step_time.StepTime`."""
-        before = mean = 0.0
-        if prefill_tokens:
-            before = max(prefill_context_tokens / prefill_tokens - prefill_tokens / 2, 0.0)
-        if decode_sequences:
-            mean = decode_context_tokens / decode_sequences
-        busy = self.steps.seconds(prefill_tokens, before, decode_sequences, mean)
-        host = self.overhead_s + self.per_sequence_s * decode_sequences
-        return max(busy, host) if self.host_hidden else busy + host
-
-
-def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
+def silicon(pool: Pool, law: SiliconStep) -> TableStepTime:
     """Return the step time of a pool's model and accelerator from the database.
 
     Raises :class:`DataError` where the extra is not installed, or the database does not know the
@@ -123,10 +94,10 @@ def silicon(pool: Pool, law: SiliconStep) -> SiliconStepTime:
         "weights": weights_type(pool),
         "kv": kv_type(pool),
     }
-    return SiliconStepTime(
-        steps=_table(json.dumps(asked, sort_keys=True)),
-        overhead_s=law.overhead_s,
-        per_sequence_s=law.per_sequence_s,
+    return TableStepTime(
+        host_s=law.overhead_s,
+        host_per_sequence_s=law.per_sequence_s,
+        mix=_table(json.dumps(asked, sort_keys=True)),
         host_hidden=hides_host(pool),
     )
 
@@ -194,9 +165,9 @@ def _ask(asked: dict[str, Any]) -> list[float]:
             extra = _extrapolated(asked, folder)
             return [_seconds(model, point) - extra.get(point[2:], 0.0) for point in _points()]
         except (ValueError, RuntimeError, KeyError) as err:
-            told = " ".join(str(err).split()).replace(folder, asked["model"]["_name_or_path"])
+            cause = " ".join(str(err).split()).replace(folder, asked["model"]["_name_or_path"])
             raise DataError(
-                f"a model, accelerator and engine that aiconfigurator-core knows ({told[:300]})",
+                f"a model, accelerator and engine that aiconfigurator-core knows ({cause[:300]})",
                 field="step_time.kind",
                 value="silicon",
             ) from err
@@ -270,3 +241,128 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def head_parts(config: dict[str, Any], share: int) -> int:
+    """Return into how many the KV heads of one accelerator are divided to be among the measured."""
+    if "kv_lora_rank" in config:
+        return 1
+    heads = config["num_key_value_heads"]
+    each = max(heads // share, 1)
+    return next(
+        part for part in range(1, each + 1) if not each % part and each // part <= MOST_KV_HEADS
+    )
+
+
+def engine_config(asked: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the database's own description of an engine, its model in a folder."""
+    weights = asked["weights"]
+    dtypes = {
+        "weight_dtype": weights,
+        "moe_dtype": weights,
+        "activation_dtype": None,
+        "kv_cache_dtype": asked["kv"],
+    }
+    return {
+        "schema_version": 1,
+        "model_name": folder,
+        "system_name": asked["system"],
+        "backend": asked["backend"],
+        "backend_version": asked["backend_version"],
+        "tp_size": asked["tensor_parallel"],
+        "moe_tp_size": asked["tensor_parallel"],
+        "moe_ep_size": 1,
+        "pp_size": 1,
+        "kv_block_size": None,
+        **dtypes,
+    }
+
+
+def scheduled(chunk: float, before: float, sequences: float, context: float) -> dict[str, int]:
+    """Return what a step computes: a chunk after tokens before it, sequences with their context."""
+    return {
+        "num_prefill_requests": int(chunk > 0),
+        "sum_prefill_tokens": int(chunk),
+        "sum_prefill_kv_tokens": int(before),
+        "num_decode_requests": int(sequences),
+        "sum_decode_kv_tokens": int(sequences * context),
+    }
+
+
+def weights_type(pool: Pool) -> str | None:
+    """Return the database's name for the type of a pool's weights; None = 16 bits."""
+    found = model_of(pool)
+    dtype = pool.weight_dtype or found.served_dtype
+    if dtype in SIXTEEN:
+        return None
+    if dtype != "fp8":
+        raise DataError("fp8 or a type of 16 bits for step times of kind silicon",
+                        where=f"pool {pool.name}", field="weight_dtype", value=dtype)  # fmt: skip
+    return "fp8_block" if found.kv_lora_rank else "fp8"
+
+
+def kv_type(pool: Pool) -> str | None:
+    """Return the database's name for the type of a pool's KV; None = 16 bits."""
+    if pool.kv_dtype is None or pool.kv_dtype in SIXTEEN:
+        return None
+    if pool.kv_dtype != "fp8":
+        raise DataError("fp8 or a type of 16 bits for step times of kind silicon",
+                        where=f"pool {pool.name}", field="kv_dtype",
+                        value=pool.kv_dtype)  # fmt: skip
+    return "fp8"
+
+
+def model_config(found: Model) -> dict[str, Any]:
+    """Return the model as a Hugging Face ``config.json`` of a family the database knows."""
+    config: dict[str, Any] = {
+        "_name_or_path": found.name,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": found.hidden_size,
+        "intermediate_size": found.intermediate_size,
+        "num_hidden_layers": found.num_hidden_layers,
+        "num_attention_heads": found.num_attention_heads,
+        "num_key_value_heads": found.num_key_value_heads,
+        "head_dim": found.head_dim,
+        "vocab_size": found.vocab_size,
+        "max_position_embeddings": found.max_position_embeddings or 131072,
+        "tie_word_embeddings": found.tie_word_embeddings,
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+    }
+    if found.kv_lora_rank:
+        return config | _latent(found)
+    if not found.num_experts:
+        return config
+    if found.moe_intermediate_size in (0, found.intermediate_size):
+        return config | {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_local_experts": found.num_experts,
+            "num_experts_per_tok": found.num_experts_per_tok,
+        }
+    return config | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": found.num_experts,
+        "num_experts_per_tok": found.num_experts_per_tok,
+        "moe_intermediate_size": found.moe_intermediate_size,
+    }
+
+
+def _latent(found: Model) -> dict[str, Any]:
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "kv_lora_rank": found.kv_lora_rank,
+        "q_lora_rank": found.q_lora_rank,
+        "qk_rope_head_dim": found.qk_rope_head_dim,
+        "qk_nope_head_dim": found.qk_nope_head_dim,
+        "v_head_dim": found.v_head_dim,
+        "n_routed_experts": found.num_experts,
+        "n_shared_experts": found.num_shared_experts,
+        "num_experts_per_tok": found.num_experts_per_tok,
+        "moe_intermediate_size": found.moe_intermediate_size,
+        "first_k_dense_replace": found.first_dense_layers,
+    }

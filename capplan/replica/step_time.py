@@ -1,14 +1,34 @@
-"""Step time of a continuously batching replica, from what the step computes.
+"""The step time of a pool, from whatever source its batching names.
 
-Every source of step times answers one question (:class:`StepTime`): how long does a step take that
-prefills so many tokens and decodes so many sequences with so much context?
+Every source answers one question (:class:`StepTime`): how long does a step take that prefills so
+many tokens and decodes so many sequences with so much context?
+
+*Calibrated*: another source, its terms scaled to a measured server by three numbers and a constant:
+
+- ``dense_scale``: matrix products and whatever else a decode step does for any context, that is
+  reading the weights at small batches and computing at large ones;
+- ``context_scale``: attention of the decode, that is reading the KV;
+- ``prefill_scale``: what a prefill adds, that is computing;
+- ``fixed_s``, added to each step.
+
+The shape stays that of the base, the larger of memory and compute or a table, so that a server
+measured with 20 sequences gives figures for 80: step times linear in the batch, fitted at 10 to 30
+sequences, were 10 to 14 % off at 60. Over a roofline the scales are shares of the maker's figures
+(:func:`implied`): a bandwidth or rate above them says that a fit has gone wrong.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
+from capplan.replica.compiled.step_laws import (
+    LinearStepTime,
+    RooflineStepTime,
+    ScaledStepTime,
+    StepTime,
+)
+from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of, weight_bytes
+from capplan.replica.roofline import active_parameters, roofline_step
 from capplan.scenario.batching import ContinuousBatching, ServiceLaw
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import (
@@ -20,64 +40,6 @@ from capplan.scenario.step_times import (
 )
 
 StepTimeLaw = LinearStep | RooflineStep | TablesStep | SiliconStep | CalibratedStep
-
-
-class StepTime(Protocol):
-    """How long one step of a replica takes."""
-
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
-        """Return the duration of a step, s.
-
-        Parameters
-        ----------
-        prefill_tokens
-            Prompt tokens computed in this step, over all its prefill chunks. Tokens found in the
-            prefix cache are not computed and do not count.
-        prefill_context_tokens
-            Pairs of a prefilled token and a token it attends to: the sum over the step's chunks of
-            ``chunk × (context before it + chunk / 2)``, in tokens². Context found in the prefix
-            cache does count as context before the chunk. For one whole prompt: ``tokens² / 2``.
-        decode_sequences
-            Sequences that produce one token each in this step.
-        decode_context_tokens
-            Sum of their context lengths (prompt and output so far).
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LinearStepTime:
-    """Step time linear in what the step computes; attention of the prefill is not told apart."""
-
-    base_s: float
-    per_prefill_token_s: float
-    per_sequence_s: float
-    per_context_token_s: float
-
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
-        """Return the duration of a step, s; see :meth:`StepTime.seconds`.
-
-        >>> round(LinearStepTime(4e-3, 1e-5, 1e-5, 1e-8).seconds(100, 0, 10, 1000), 6)
-        0.00511
-        """
-        return (
-            self.base_s
-            + self.per_prefill_token_s * prefill_tokens
-            + self.per_sequence_s * decode_sequences
-            + self.per_context_token_s * decode_context_tokens
-        )
 
 
 def step_time(pool: Pool) -> StepTime:
@@ -98,8 +60,6 @@ def _step_time(pool: Pool, law: StepTimeLaw) -> StepTime:
             law.base_s, law.per_prefill_token_s, law.per_sequence_s, law.per_context_token_s
         )
     if isinstance(law, RooflineStep):
-        from capplan.replica.roofline import roofline_step
-
         return roofline_step(pool, law)
     if isinstance(law, TablesStep):
         from capplan.replica.kernel_tables import kernel_tables
@@ -109,9 +69,41 @@ def _step_time(pool: Pool, law: StepTimeLaw) -> StepTime:
         from capplan.replica.silicon import silicon
 
         return silicon(pool, law)
-    from capplan.replica.calibrated import calibrated
+    return _calibrated(_step_time(pool, law.base), law)
 
-    return calibrated(_step_time(pool, law.base), law)
+
+def _calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
+    """Return the step time of a base with its terms scaled.
+
+    A roofline stays one: weights, products of decoded tokens and element-wise kernels take
+    ``dense_scale``, KV ``context_scale``, products and attention of prefilled tokens
+    ``prefill_scale``.
+    """
+    if not isinstance(base, RooflineStepTime):
+        return ScaledStepTime(
+            base=base,
+            dense_scale=law.dense_scale,
+            context_scale=law.context_scale,
+            prefill_scale=law.prefill_scale,
+            fixed_s=law.fixed_s,
+        )
+    dense, context, prefill = law.dense_scale, law.context_scale, law.prefill_scale
+    return replace(
+        base,
+        kernels_s=base.kernels_s * dense + law.fixed_s,
+        weights_s=base.weights_s * dense,
+        experts_s=base.experts_s * dense,
+        head_weights_s=base.head_weights_s * dense,
+        moved_per_token_s=base.moved_per_token_s * dense,
+        per_token_s=base.per_token_s * dense,
+        head_per_token_s=base.head_per_token_s * dense,
+        per_prompt_token_s=base.per_prompt_token_s * prefill,
+        per_prefill_token_s=base.per_prefill_token_s * prefill,
+        per_pair_s=base.per_pair_s * prefill,
+        per_sequence_s=base.per_sequence_s * context,
+        per_context_token_s=base.per_context_token_s * context,
+        per_window_token_s=base.per_window_token_s * context,
+    )
 
 
 def batch_seconds(law: ServiceLaw, items: float, size: float) -> float:
@@ -121,3 +113,49 @@ def batch_seconds(law: ServiceLaw, items: float, size: float) -> float:
     0.02
     """
     return law.base_s + law.per_item_s * items + law.per_size_s * size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implied:
+    """What a step time implies about the accelerator, as shares of its maker's figures."""
+
+    weights_bandwidth_fraction: float
+    kv_bandwidth_fraction: float
+    compute_fraction: float
+
+    @property
+    def plausible(self) -> bool:
+        """Return whether none is above what the accelerator can do (5 % for rounding)."""
+        shares = (
+            self.weights_bandwidth_fraction, self.kv_bandwidth_fraction, self.compute_fraction,
+        )  # fmt: skip
+        return all(0 < share <= IMPLAUSIBLE for share in shares)
+
+
+IMPLAUSIBLE = 1.05
+PROBE_TOKENS = 8192.0
+PROBE_SEQUENCES = 32.0
+
+
+def implied(pool: Pool, steps: StepTime) -> Implied:
+    """Return the bandwidth and rate that a step time implies, over all accelerators of a replica.
+
+    Weights: bytes of the weights over a step that decodes one sequence without context. KV: bytes
+    of the context over what 8,192 tokens of it add to each of 32 sequences. Compute: FLOP of the
+    products over what the second 8,192 prefilled tokens take without attention.
+    """
+    found, device, share = model_of(pool), accelerator_of(pool), pool.tensor_parallel
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    weights = weight_bytes(found, dtype=pool.weight_dtype, tensor_parallel=share)
+    weights -= found.vocab_size * found.hidden_size * 2 / share  # the embedding is looked up
+    kv = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=share)
+    n, context = PROBE_SEQUENCES, PROBE_SEQUENCES * PROBE_TOKENS
+    reading_s = steps.seconds(0, 0, n, 2 * context) - steps.seconds(0, 0, n, context)
+    one, two = (steps.seconds(k * PROBE_TOKENS, 0, 0, 0) for k in (1, 2))
+    flop = 2 * active_parameters(found) * PROBE_TOKENS / share
+    dtype = pool.weight_dtype or found.served_dtype
+    return Implied(
+        weights_bandwidth_fraction=weights / steps.seconds(0, 0, 1, 0) / bandwidth,
+        kv_bandwidth_fraction=kv * context / reading_s / bandwidth,
+        compute_fraction=flop / (two - one) / device.flop_per_s(dtype),
+    )

@@ -76,7 +76,7 @@ Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="k
 
 
 class CalibratedStep(Part):
-    """Step time of another source with its terms scaled: see ``capplan.replica.calibrated``.
+    """Step time of another source with its terms scaled: see ``capplan.replica.step_time``.
 
     What ``capplan calibrate`` writes.
     """

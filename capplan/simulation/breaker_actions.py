@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.replica.contiguous import ContiguousSpace, copy_s_per_token
-from capplan.replica.limits import NO_LIMITS, Limits
+from capplan.replica.engine import NO_LIMITS, Limits
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.breakers import (
     Action,

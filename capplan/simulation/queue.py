@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from capplan.replica.fair import waiting_line
+from capplan.replica.waiting import waiting_line
 from capplan.scenario.batching import QueuePolicy
 from capplan.scenario.layers import Queue
 from capplan.simulation.attempt import Attempt, Failure

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from itertools import chain, count
 from typing import Any, Protocol
 
-from capplan.replica.dynamic import QUEUE_FULL, DynamicEngine
-from capplan.replica.engine import Batch
+from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
-from capplan.replica.limits import Limits
+from capplan.replica.kv import cache_of
 from capplan.replica.multi_model import ResidentEngine
-from capplan.replica.prefix import cache_of
+from capplan.replica.whole_batch import QUEUE_FULL, DynamicEngine
 from capplan.scenario.layers import Queue
 from capplan.simulation.attempt import Attempt, Downstream, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from capplan.replica.contiguous import copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
-from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.engine import Batch, Engine
-from capplan.replica.footprint import FULL, footprint_fraction, load_seconds, pool_of_model
 from capplan.replica.job import Job
 from capplan.replica.memory import kv_blocks
-from capplan.replica.multi_model import Hosted, ResidentEngine
-from capplan.replica.reservations import continuous_engine
-from capplan.replica.static import StaticEngine, static_step_time
+from capplan.replica.multi_model import (
+    FULL,
+    Hosted,
+    ResidentEngine,
+    footprint_fraction,
+    load_seconds,
+    pool_of_model,
+)
 from capplan.replica.step_time import batch_seconds, step_time
+from capplan.replica.whole_batch import DynamicEngine, StaticEngine, static_step_time
 from capplan.scenario.batching import (
     ContinuousBatching,
     DynamicBatching,
@@ -185,14 +189,13 @@ def steps_factory(
         }
         reasons = [name for name, value in present.items() if value]
         if not reasons and isinstance(pool.batching, ContinuousBatching):
-            from capplan.replica.fast import FastEngine, unsupported
-            from capplan.replica.steplaw import step_law
+            from capplan.replica.compiled.engine import CompiledEngine, not_compiled
 
             batching, law, blocks = pool.batching, step_time(pool), kv_blocks(pool)
-            reasons, numbers = unsupported(batching, law), step_law(law)
-            if numbers is not None and not reasons:
-                return lambda: FastEngine(
-                    batching, law=numbers, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
+            reasons = not_compiled(batching, law)
+            if not reasons:
+                return lambda: CompiledEngine(
+                    batching, step_time=law, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
                 )
         if reasons:
             logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(reasons))
@@ -222,7 +225,7 @@ def _continuous_factory(pool: Pool) -> Callable[[], ContinuousEngine]:
         msg = f"pools.{pool.name}.batching.kind: continuous, got {batching.kind}"
         raise TypeError(msg)
     law, blocks, copy_s = step_time(pool), kv_blocks(pool), copy_s_per_token(pool)
-    return lambda: continuous_engine(
+    return lambda: ContinuousEngine(
         batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s
     )
 

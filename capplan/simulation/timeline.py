@@ -61,8 +61,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from capplan.replica.contiguous import ContiguousSpace
+from capplan.replica.kv import cache_of
 from capplan.replica.multi_model import ResidentEngine
-from capplan.replica.prefix import cache_of
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Rank
 

@@ -15,7 +15,7 @@ from capplan.bundled import shared_data_path
 from capplan.calibration import calibrate
 from capplan.encoding import to_text
 from capplan.measured import read_measured, replay_scenario
-from capplan.replica.profiles import find_profile
+from capplan.replica.kernel_tables import find_profile
 from capplan.schema import DataError
 from capplan.validation import validate
 

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.bundled import data_path
 from capplan.measured import read_measured, replay_scenario
-from capplan.replica.profiles import find_profile
+from capplan.replica.kernel_tables import find_profile
 from capplan.validation import validate
 
 FOLDER = data_path("validation")

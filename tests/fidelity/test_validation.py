@@ -7,7 +7,7 @@ import pytest
 
 from capplan.encoding import to_text
 from capplan.measured import REQUEST_OVERHEAD_S, read_measured, replay_scenario
-from capplan.replica.profiles import find_profile
+from capplan.replica.kernel_tables import find_profile
 from capplan.validation import Figure, validate
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from capplan.replica.step_time import LinearStepTime
+from capplan.replica.compiled.step_laws import LinearStepTime
 
 LAW = LinearStepTime(4e-3, 1.2e-5, 1.3e-5, 3.9e-8)
 

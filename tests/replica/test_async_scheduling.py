@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.step_time import LinearStepTime
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.step_times import LinearStep
 

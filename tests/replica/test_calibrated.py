@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.replica.calibrated import ScaledStepTime, implied
-from capplan.replica.roofline import RooflineStepTime
-from capplan.replica.step_time import step_time
+from capplan.replica.compiled.step_laws import RooflineStepTime, ScaledStepTime
+from capplan.replica.step_time import implied, step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import CalibratedStep, RooflineStep

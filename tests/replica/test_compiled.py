@@ -1,25 +1,20 @@
-"""Compiled steps: the same times as Python's, one module, a cache that is never in the way."""
+"""Compiled steps: the same times as Python's, and a cache that is never stale or in the way."""
 
-import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.replica import compiled
-from capplan.replica.calibrated import ScaledStepTime
-from capplan.replica.fast import unsupported
-from capplan.replica.grid import Curve
-from capplan.replica.kernel_tables import KernelStepTime
-from capplan.replica.mix_table import mix_table
-from capplan.replica.silicon import SiliconStepTime
-from capplan.replica.step_time import LinearStepTime, step_time
-from capplan.replica.steplaw import step_law
+from capplan.replica.compiled.engine import CompiledEngine, not_compiled
+from capplan.replica.compiled.laws import step_law, step_seconds
+from capplan.replica.compiled.step_laws import LinearStepTime, ScaledStepTime, TableStepTime, curve
+from capplan.replica.job import Job
+from capplan.replica.kernel_tables import mix_table
+from capplan.replica.step_time import step_time
 from capplan.scenario.batching import ContinuousBatching, Reservation
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
@@ -58,8 +53,8 @@ LAWS = {
 }
 
 
-def curve(rng, size):
-    return Curve(tuple(np.cumsum(rng.random(size))), tuple(rng.random(size)))
+def rising(rng, size):
+    return curve(np.cumsum(rng.random(size)).tolist(), rng.random(size).tolist())
 
 
 def mix(rng, *, per_prompt, empty):
@@ -75,21 +70,20 @@ def mix(rng, *, per_prompt, empty):
 def table_laws():
     rng = np.random.default_rng(1)
     scales = {"dense_scale": 1.1, "context_scale": 0.9, "prefill_scale": 1.3, "fixed_s": 2e-3}
+    plain = {
+        name: getattr(LAWS["Llama-3.1-8B"], name)
+        for name in ("per_prefill_token_s", "per_pair_s", "per_sequence_s", "per_context_token_s")
+    }
     for hidden in (False, True):
-        host = {"overhead_s": 0.4, "per_sequence_s": 1e-3, "host_hidden": hidden}
-        for attention in (mix(rng, per_prompt=True, empty=True), LAWS["Llama-3.1-8B"]):
-            curves = {"dense": curve(rng, 5), "head": curve(rng, 3)}
-            yield KernelStepTime(**curves, attention=attention, **host)
-        yield SiliconStepTime(steps=mix(rng, per_prompt=False, empty=False), **host)
-    for base in (*table_laws_of_one_host(rng), LINEAR):
-        yield ScaledStepTime(base=base, **scales)
-
-
-def table_laws_of_one_host(rng):
-    host = {"overhead_s": 0.4, "per_sequence_s": 1e-3}
-    attention = mix(rng, per_prompt=True, empty=True)
-    yield KernelStepTime(dense=curve(rng, 5), head=curve(rng, 3), attention=attention, **host)
-    yield SiliconStepTime(steps=mix(rng, per_prompt=False, empty=True), **host)
+        host = {"host_s": 0.4, "host_per_sequence_s": 1e-3, "host_hidden": hidden}
+        for attention in ({"mix": mix(rng, per_prompt=True, empty=True)}, plain):
+            curves = {"dense": rising(rng, 5), "head": rising(rng, 3)}
+            yield (tables := TableStepTime(**curves, **attention, **host))
+            yield ScaledStepTime(base=tables, **scales)
+        for empty in (False, True):
+            yield (tables := TableStepTime(mix=mix(rng, per_prompt=False, empty=empty), **host))
+            yield ScaledStepTime(base=tables, **scales)
+    yield ScaledStepTime(base=LINEAR, **scales)
 
 
 LAWS |= {f"{type(law).__name__} {i}": law for i, law in enumerate(table_laws())}
@@ -106,51 +100,61 @@ LAWS |= {f"{type(law).__name__} {i}": law for i, law in enumerate(table_laws())}
 def test_a_compiled_step_takes_exactly_as_long(name, *, tokens, before, prompts, sequences, mean):
     law = LAWS[name]
     pairs, context = tokens * (before + tokens / 2 / prompts), sequences * mean
-    found = compiled.step_seconds(
-        step_law(law), float(tokens), pairs, float(sequences), float(context)
+    record, tables = step_law(law)
+    found = step_seconds(
+        record[0], tables, float(tokens), float(pairs), float(sequences), float(context)
     )
     assert found == law.seconds(tokens, pairs, sequences, context)
 
 
-def test_what_is_not_compiled_is_named():
-    assert unsupported(ContinuousBatching(), LINEAR) == []
+def test_what_has_no_compiled_form_is_named():
+    assert not_compiled(ContinuousBatching(), LINEAR) == []
     changed = {
-        "kv_layout": "contiguous",
-        "reserved": (Reservation(priority_at_most=0, fraction=0.1),),
+        "kv_layout": {"kv_layout": "contiguous"},
+        "beam_shares_prompt": {"beam_width": 2, "beam_shares_prompt": True},
+        "reserved": {"reserved": (Reservation(priority_at_most=0, fraction=0.1),)},
+        "priority_preemption": {"priority_preemption": True, "scheduler": Queue(order="priority")},
+        "scheduler.order": {"scheduler": Queue(order="weighted_fair")},
     }
-    for name, value in changed.items():
-        assert unsupported(ContinuousBatching(**{name: value}), LINEAR) == [name]
-
-    turns = Queue(order="weighted_fair")
-    assert unsupported(ContinuousBatching(scheduler=turns), LINEAR) == ["scheduler.order"]
+    for name, values in changed.items():
+        assert not_compiled(ContinuousBatching(**values), LINEAR) == [name]
 
     class Other:
         def seconds(self, *_):
             return 1.0
 
-    assert unsupported(ContinuousBatching(), Other()) == ["step_time (Other)"]
+    assert not_compiled(ContinuousBatching(), Other()) == ["step_time (Other)"]
 
 
-def test_compiled_functions_use_nothing_from_other_modules_of_the_package():
-    """numba's cache takes no notice when such a module is edited."""
-    tree = ast.parse(Path(compiled.__file__).read_text())
-    imported = {
-        name.asname or name.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("capplan")
-        for name in node.names
+class Recorder:
+    """A batching that adds the names of the fields it is asked for to a set."""
+
+    def __init__(self, batching, read):
+        self._batching, self._read = batching, read
+
+    def __getattr__(self, name):
+        self._read.add(name)
+        return getattr(self._batching, name)
+
+
+def test_every_field_of_a_batching_is_read_by_the_compiled_engine_or_acts_elsewhere():
+    """A new field that only the reference engine reads must be named by ``not_compiled``."""
+    elsewhere = {
+        *("kind", "kv_blocks", "gpu_memory_utilization", "hybrid_kv_context_tokens"),  # memory
+        *("step_time", "cancel_frees", "poison"),  # the step law, the replica, its steps
+        "contiguous",  # of kv_layout
     }
-    assert imported == {"compiled"}  # the decorator
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    assert len(functions) > 20
-    for function in functions:
-        assert ast.unparse(function.decorator_list[0]) in {"compiled", "intrinsic"}
-        assert "compiled" not in {n.id for s in function.body for n in ast.walk(s)
-                                  if isinstance(n, ast.Name)}  # fmt: skip
+    clock, read = type("Clock", (), {"now": 0.0, "reached": 0})(), set()
+    for caching in (False, True):
+        batching = Recorder(ContinuousBatching(prefix_caching=caching), read)
+        engine = CompiledEngine(batching, step_time=LINEAR, kv_blocks=8, clock=clock, rank=0)
+        engine.join(Job(prompt_tokens=5, output_tokens=5), 0.0)
+        assert engine.refusal(Job(prompt_tokens=5, output_tokens=5)) is None
+    assert set(ContinuousBatching.model_fields) - read == elsewhere
 
 
 MODULE = """
-from capplan.replica.jit import compiled
+from capplan.replica.compiled.jit import compiled
 
 @compiled
 def one_more(x):
@@ -165,14 +169,14 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 def run(folder, **environment):
     """Return how often a process took a function from the cache, and how often it did not."""
     clean = {k: v for k, v in os.environ.items() if k not in {"NUMBA_CACHE_DIR", "XDG_CACHE_HOME"}}
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-B", folder / "module.py"],
         env=clean | environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    return tuple(map(int, told.stdout.split()))
+    return tuple(map(int, done.stdout.split()))
 
 
 @pytest.fixture(name="folder")
@@ -207,3 +211,32 @@ def test_numba_cache_dir_decides(folder):
     assert [run(folder, **where), run(folder, **where)] == [(0, 1), (1, 0)]
     assert not (folder / "__pycache__").exists()
     assert list((folder / "cache").rglob("*.nbi"))
+
+
+CALLER = """
+import sys
+from capplan.replica.compiled.jit import compiled
+from callee import number
+
+@compiled
+def twice():
+    return 2 * number()
+
+print(twice(), sum(twice.stats.cache_hits.values()))
+"""
+CALLEE = """
+from capplan.replica.compiled.jit import compiled
+
+@compiled
+def number():
+    return {}
+"""
+
+
+def test_an_edited_callee_is_noticed_by_its_caller_in_another_module(tmp_path):
+    (tmp_path / "module.py").write_text(CALLER)
+    found = []
+    for number in (10, 10, 15):
+        (tmp_path / "callee.py").write_text(CALLEE.format(number))
+        found.append(run(tmp_path))
+    assert found == [(20, 0), (20, 1), (30, 0)]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.step_time import LinearStepTime
 from capplan.scenario.batching import ContiguousKv, ContinuousBatching, Speculation
 from capplan.scenario.layers import Queue
 from capplan.scenario.step_times import LinearStep
@@ -208,8 +208,8 @@ def test_every_option_is_that_of_the_scheduler_written_out(long_way, rows, field
 def count_long_way(engine):
     """Check the sums an engine keeps against a recount over its sequences."""
     held = decoding = context = 0
-    in_step = {job: chunk for job, chunk in engine._chunks.items() if job in engine._running}
-    for job in engine._running:
+    in_step = {job: chunk for job, chunk in engine._chunks.items() if job in engine.running}
+    for job in engine.running:
         if job.finish_step:
             decoding += 1
             known = job.prompt_tokens + engine.made(job)
@@ -220,7 +220,7 @@ def count_long_way(engine):
     assert (engine.decoding, engine._context) == (decoding, context)
     assert 0 <= engine.kv.free <= engine.kv.total
     assert engine.kv.total - engine.kv.free >= held
-    assert len(engine._running) <= engine.places
+    assert len(engine.running) <= engine.places
     assert decoding + sum(in_step.values()) <= engine._rules.max_num_batched_tokens + decoding
     return held
 

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
+from capplan.replica.whole_batch import DynamicEngine
 from capplan.scenario.batching import DynamicBatching, ServiceLaw
 from capplan.scenario.layers import Queue
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.replica.grid import Curve, Plane
-from capplan.replica.mix_table import mix_table
+from capplan.replica.compiled.step_laws import curve, of_mix
+from capplan.replica.kernel_tables import mix_table
 
 CHUNKS, BEFORES, SEQUENCES, CONTEXTS = (16, 64, 256), (0, 32, 128), (1, 4, 16), (8, 64, 512)
 INSIDE = (st.floats(16, 256), st.floats(0, 128), st.floats(1, 16), st.floats(8, 512))
@@ -30,26 +30,26 @@ def table(time=kernel, *, per_prompt=True, empty=True):
 
 @given(*INSIDE)
 def test_a_table_gives_back_what_is_straight_between_its_points(chunk, before, sequences, context):
-    found = table().seconds(chunk, before, sequences, context)
+    found = of_mix(table(), chunk, before, sequences, context)
     assert found == pytest.approx(kernel(chunk, before, sequences, context))
 
 
 @given(INSIDE[2], INSIDE[3])
 def test_a_decode_batch_alone_is_its_own_part_of_the_table(sequences, context):
-    found = table().seconds(0, 0, sequences, context)
+    found = of_mix(table(), 0, 0, sequences, context)
     assert found == pytest.approx(sequences * (2 + 0.5 * context))
 
 
 def test_beyond_the_last_point_the_last_stretch_goes_on():
-    assert table().seconds(0, 0, 32, 1024) == pytest.approx(32 * (2 + 0.5 * 1024))
-    assert table().seconds(512, 0, 0, 0) == pytest.approx(3 * 512)
+    assert of_mix(table(), 0, 0, 32, 1024) == pytest.approx(32 * (2 + 0.5 * 1024))
+    assert of_mix(table(), 512, 0, 0, 0) == pytest.approx(3 * 512)
 
 
 def test_where_a_batch_was_not_measured_beside_a_chunk_it_adds_what_it_adds_beside_a_shorter():
     def holes(chunk, before, sequences, context):
         return None if chunk == 256 and sequences else kernel(chunk, before, sequences, context)
 
-    assert table(holes).seconds(256, 32, 4, 64) == pytest.approx(kernel(256, 32, 4, 64))
+    assert of_mix(table(holes), 256, 32, 4, 64) == pytest.approx(kernel(256, 32, 4, 64))
 
 
 def test_a_table_needs_every_chunk_and_every_batch_alone():
@@ -62,9 +62,9 @@ def test_several_short_prompts_are_one_of_them_times_their_number():
         return chunk * (before + chunk / 2) + sequences * context
 
     # 4 prompts of 64 tokens: 256 tokens, 4 * 64 * 32 pairs, so 32 - 128 tokens before.
-    found = table(quadratic).seconds(256, 4 * 64 * 32 / 256 - 128, 0, 0)
+    found = of_mix(table(quadratic), 256, 4 * 64 * 32 / 256 - 128, 0, 0)
     assert found == pytest.approx(4 * 64 * 32)
-    together = table(quadratic, per_prompt=False).seconds(256, -96, 0, 0)
+    together = of_mix(table(quadratic, per_prompt=False), 256, -96, 0, 0)
     assert together == pytest.approx(256 * 128)
 
 
@@ -72,16 +72,15 @@ def test_a_whole_step_never_takes_less_than_the_smallest():
     def whole(chunk, before, sequences, context):
         return 100 + kernel(chunk, before, sequences, context)
 
-    assert table(whole, empty=False).seconds(0, 0, 0.5, 8) == pytest.approx(whole(0, 0, 1, 8))
+    assert of_mix(table(whole, empty=False), 0, 0, 0.5, 8) == pytest.approx(whole(0, 0, 1, 8))
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Curve((1.0, 1.0), (0.0, 0.0)), "rising points"),
-        (lambda: Curve((1.0,), (0.0,)), "at least two"),
-        (lambda: Curve((1.0, 2.0), (0.0,)), "one value per point, got 1 for 2"),
-        (lambda: Plane((0.0, 1.0), (0.0, 1.0), ((0.0, 0.0),)), "2 rows of 2 values"),
+        (lambda: curve((1.0, 1.0), (0.0, 0.0)), "rising points"),
+        (lambda: curve((1.0,), (0.0,)), "at least two"),
+        (lambda: curve((1.0, 2.0), (0.0,)), "one value per point, got 1 for 2"),
     ],
 )
 def test_points_that_make_no_function_are_refused(build, message):

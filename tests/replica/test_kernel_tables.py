@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from capplan.replica.kernel_tables import PER_LAYER, VIDUR_LAYER
-from capplan.replica.profiles import find_profile
+from capplan.replica.kernel_tables import PER_LAYER, VIDUR_LAYER, find_profile
 from capplan.replica.step_time import step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool

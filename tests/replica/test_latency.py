@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from capplan.catalog import model
 from capplan.replica.capacity import Mix, batch_rate_rps, replica
+from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.roofline import active_parameters
-from capplan.replica.step_time import LinearStepTime, batch_seconds, step_time
+from capplan.replica.step_time import batch_seconds, step_time
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching, ServiceLaw
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import LinearStep, RooflineStep

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from capplan.replica.dynamic import DynamicEngine
 from capplan.replica.job import Job
+from capplan.replica.whole_batch import DynamicEngine
 from capplan.scenario.batching import DynamicBatching, LevelPolicy, QueuePolicy, ServiceLaw
 
 

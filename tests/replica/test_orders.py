@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
+from capplan.replica.waiting import waiting_line
 from capplan.scenario.layers import Queue
 
 RULES = {

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from capplan.replica.fast import unsupported
+from capplan.replica.compiled.engine import not_compiled
+from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.reservations import PreferringEngine, continuous_engine
 from capplan.scenario.batching import ContinuousBatching
 
 
@@ -31,7 +31,7 @@ def batching(**fields):
 
 def engine_of(**fields):
     rules = batching(**fields)
-    return continuous_engine(rules, step_time=OneSecond(), kv_blocks=rules.kv_blocks)
+    return ContinuousEngine(rules, step_time=OneSecond(), kv_blocks=rules.kv_blocks)
 
 
 def job(name="", *, prompt=16, output=100, priority=0):
@@ -248,17 +248,12 @@ def test_these_options_have_no_compiled_steps(fields):
     from capplan.scenario.step_times import LinearStep
 
     law = LinearStep(base_s=1.0, per_prefill_token_s=0, per_sequence_s=0, per_context_token_s=0)
-    assert unsupported(batching(**fields), law)
+    assert not_compiled(batching(**fields), law)
 
 
 @pytest.mark.parametrize("order", ["weighted_fair", "length_buckets"])
 def test_these_orders_have_no_compiled_steps(order):
-    assert "scheduler.order" in unsupported(batching(scheduler={"order": order}), OneSecond())
-
-
-def test_only_those_who_ask_for_it_get_this_engine():
-    assert not isinstance(engine_of(), PreferringEngine)
-    assert isinstance(engine_of(**RESERVED), PreferringEngine)
+    assert "scheduler.order" in not_compiled(batching(scheduler={"order": order}), OneSecond())
 
 
 @pytest.mark.parametrize(

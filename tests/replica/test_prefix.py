@@ -2,10 +2,10 @@
 
 import pytest
 
+from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.prefix import PrefixCache, block_keys
-from capplan.replica.step_time import LinearStepTime
+from capplan.replica.kv import PrefixCache, block_keys
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.step_times import LinearStep
 

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from capplan.replica import silicon
-from capplan.replica.silicon_inputs import head_parts, model_config
+from capplan.replica.silicon import head_parts, model_config
 from capplan.replica.step_time import step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool

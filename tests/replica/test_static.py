@@ -4,7 +4,7 @@ import pytest
 
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.static import StaticEngine, static_step_time
+from capplan.replica.whole_batch import StaticEngine, static_step_time
 from capplan.scenario.batching import ContinuousBatching, StaticBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import LinearStep

@@ -1,7 +1,7 @@
 import pytest
 
-from capplan.replica.fair import waiting_line
 from capplan.replica.job import Job
+from capplan.replica.waiting import waiting_line
 from capplan.scenario.layers import Queue
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from strategies.batching import STEP
 from strategies.runs import compiled_scenarios, prefixed, quick, random_runs, requests
 
+from capplan.replica.compiled.engine import CompiledEngine
 from capplan.replica.continuous import ContinuousEngine
-from capplan.replica.fast import FastEngine
-from capplan.replica.prefix import PrefixCache
+from capplan.replica.kv import PrefixCache
 from capplan.results.conservation import check_conservation, conservation_table
 from capplan.results.segments import segments
 from capplan.scenario.ending import endings
@@ -217,7 +217,7 @@ def test_compiled_steps_give_the_tables_of_the_reference(build, trace_of, scenar
     trace = trace_of(**rows)
     run = _Run(built, trace, seed=0, replication=0, engine="fast")
     engines = [replica.engine for pool in run.pools.values() for replica in pool.replicas]
-    assert all(isinstance(engine, FastEngine) for engine in engines)
+    assert all(isinstance(engine, CompiledEngine) for engine in engines)
     fast, reference = (simulate(built, trace=trace, engine=e) for e in ("fast", "reference"))
     pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
     pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
@@ -282,7 +282,7 @@ def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
     for rows in (10, PAYS_FROM - 11, 1):
         run = _Run(scenario, trace_of(np.zeros(rows)), seed=0, replication=0)
         kinds.append(type(run.pools["llm"].replicas[0].engine))
-    assert kinds == [ContinuousEngine, ContinuousEngine, FastEngine]
+    assert kinds == [ContinuousEngine, ContinuousEngine, CompiledEngine]
 
 
 def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from capplan.budget import allocate
-from capplan.replica.footprint import FULL
-from capplan.replica.multi_model import ResidentEngine
+from capplan.replica.multi_model import FULL, ResidentEngine
 from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.schema import DataError

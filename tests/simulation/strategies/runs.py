@@ -50,7 +50,7 @@ def requests(draw):
 
 @st.composite
 def compiled_scenarios(draw):
-    """Return scenarios whose steps are all compiled: what ``FastEngine`` has, nothing else."""
+    """Return scenarios whose steps are all compiled: what ``CompiledEngine`` has, nothing else."""
     found = draw(scenarios())
     for own in found["classes"]:
         own["poisoned_fraction"] = 0.0
