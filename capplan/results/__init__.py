@@ -1,4 +1,4 @@
-"""What a run says: the request log, its timelines, and every figure computed from them."""
+"""Results of a run: the request log, its timelines, and every figure computed from them."""
 
 from capplan.results.conservation import check_conservation, conservation_table
 from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
@@ -6,11 +6,9 @@ from capplan.results.groups import by_bucket, grouped, length_bucket, phase
 from capplan.results.headline import goodput, headline, outcome_counts, system_stability
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
-from capplan.results.run import DrawnTrace, RunResult
+from capplan.results.run import DrawnTrace, RunResult, requests_table, timeline_table
 from capplan.results.scaling import scaling_findings, scaling_summary
-from capplan.results.segments import SEGMENTS, mean_segments, segments
-from capplan.results.tables import requests_table, timeline_table
-from capplan.results.waits import QUEUES, queue_waits
+from capplan.results.segments import QUEUES, SEGMENTS, mean_segments, queue_waits, segments
 
 __all__ = [
     "QUEUES",

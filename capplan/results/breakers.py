@@ -1,4 +1,4 @@
-"""What breakers did in a run: every opening and closing, for how long, and what it touched."""
+"""Breakers in a run: every opening and closing, for how long, and the actions."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from capplan.results.run import RunResult
 
 LAYER = "breakers"
-"""Layer of the timeline's rows about breakers; ``replica`` is ``rule@pool``."""
+"""Layer of the timeline's rows about breakers; their ``replica`` is ``rule@pool``."""
 OPEN, VALUE = "breaker_open", "breaker_value"
-"""Metrics: 1 while a rule is open, else 0; and what it read when it opened or closed."""
+"""Metrics: 1 while a rule is open, else 0; and the value that opened or closed it."""
 EVENTS = ("time_s", "rule", "pool", "owner", "event", "value", "actions")
 
 
 def rule_at(rule: str, pool: str) -> str:
-    """Return how the timeline names a rule in a pool."""
+    """Return the name of a rule in a pool in the timeline."""
     return f"{rule}@{pool}"
 
 
 def transitions(result: RunResult) -> pd.DataFrame:
     """Return every opening and closing, in order: columns ``EVENTS``.
 
-    ``event`` is ``open`` or ``close``, ``value`` what the rule had read, ``actions`` the kinds of
-    what it does, in one text.
+    ``event`` is ``open`` or ``close``, ``value`` the value that the rule had read, ``actions`` the
+    kinds of its actions, in one text.
     """
     rows = result.timeline[result.timeline["layer"] == LAYER]
     values = rows[rows["metric"] == VALUE]
     states = rows[(rows["metric"] == OPEN) & (rows["time_s"] > 0)]
     known = {breaker.name: breaker for breaker in result.scenario.breakers}
-    told = [name.rpartition("@") for name in states["replica"]]
+    names = [name.rpartition("@") for name in states["replica"]]
     found = pd.DataFrame(
         {
             "time_s": states["time_s"].to_numpy(np.float64),
-            "rule": [rule for rule, _, _ in told],
-            "pool": [pool for _, _, pool in told],
-            "owner": [known[rule].owner for rule, _, _ in told],
+            "rule": [rule for rule, _, _ in names],
+            "pool": [pool for _, _, pool in names],
+            "owner": [known[rule].owner for rule, _, _ in names],
             "event": ["open" if value else "close" for value in states["value"]],
             "value": values["value"].to_numpy(np.float64),
-            "actions": [", ".join(a.kind for a in known[rule].then) for rule, _, _ in told],
+            "actions": [", ".join(a.kind for a in known[rule].then) for rule, _, _ in names],
         }
     )
     return found.sort_values("time_s", kind="stable", ignore_index=True)[list(EVENTS)]
 
 
 def open_spans(result: RunResult) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Return from when to when each rule was open, by rule and pool; the last until the end."""
+    """Return the spans in which each rule was open, by rule and pool; the last may end the run."""
     rows = result.timeline
     rows = rows[(rows["layer"] == LAYER) & (rows["metric"] == OPEN)]
     spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -69,7 +69,7 @@ def open_spans(result: RunResult) -> dict[tuple[str, str], list[tuple[float, flo
 def breaker_figures(result: RunResult) -> list[dict[str, Any]]:
     """Return for each rule in each pool how often and for how long it was open.
 
-    A rule that can act in no pool stands there once, without a pool and with the reason.
+    A rule that cannot act in any pool has one entry, without a pool and with the reason.
     """
     figures = [
         {

@@ -1,4 +1,4 @@
-"""The books: who entered each layer, who left it, and who ended there. They must balance."""
+"""Conservation of requests: attempts that enter, leave and end at each layer must add up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from capplan.results.cost import accelerator_seconds
 from capplan.results.requests import answered_by_gateway, outcome_is, wasted_tokens
-from capplan.results.waits import queue_waits
-from capplan.results.waste import accelerator_seconds
+from capplan.results.segments import queue_waits
 from capplan.schema import LAYERS, OUTCOMES, DataError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ PASSAGE = {
     "decode": "prefill_end_s",
     "response": "decode_end_s",
 }
-"""The places an attempt passes and the moment it enters each. Waiting for the batch window is part
-of the place ``scheduler_queue``; ``response`` is the way back."""
+"""The places an attempt passes and the moment it enters each. The wait for the batch window is part
+of ``scheduler_queue``; ``response`` is the way back."""
 ENDS = tuple(outcome for outcome in OUTCOMES if outcome != "succeeded")
 KEYS = ("request_class", "tenant", "attempt")
 SLACK_S = 1e-6
@@ -43,9 +43,9 @@ def conservation_table(
     by: Sequence[str] = KEYS,
     within_s: tuple[float, float] = (-np.inf, np.inf),
 ) -> pd.DataFrame:
-    """Return what happened at each place, per class, tenant and attempt (``by``), warm-up included.
+    """Return the counts of each place, per class, tenant and attempt (``by``), warm-up included.
 
-    ``within_s`` leaves out requests whose first intended start lies elsewhere.
+    Only requests with their first intended start ``within_s`` count.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def conservation_table(
         of ``response`` with success), one count for each other outcome of those that ended there,
         ``wait_mean_s`` and ``wait_total_s`` of those that waited there, and ``wasted_tokens`` and
         ``wasted_accelerator_s`` (:func:`~capplan.results.waste.accelerator_seconds`) of those that
-        ended there. A place that a live server tells nothing of is left out.
+        ended there. A place without any moment of a live server is left out.
     """
     log = result.requests
     entered, left, ended = _flows(result)
@@ -92,10 +92,9 @@ def _started_within(log: pd.DataFrame, start_s: float, end_s: float) -> Flags:
 def check_conservation(result: RunResult) -> None:
     """Check that every request is accounted for once; DataError names the first entry that isn't.
 
-    Every request of the trace is in the log and no other (a user of a closed loop may not have come
-    to its last ones), attempts are numbered from 1, at most
-    one succeeded, moments are in order, every attempt that entered a place left it or ended there,
-    and what ended has an end.
+    The log has every request of the trace and no other (users of a closed loop may leave out their
+    last ones), attempts are numbered from 1, at most one succeeded, moments are in order, every
+    attempt that entered a place left it or ended there, and every ended attempt has an end.
     """
     log = result.requests
     _check_values(log)
@@ -105,13 +104,13 @@ def check_conservation(result: RunResult) -> None:
     entered, left, ended = _flows(result)
     for layer in entered:
         wrong = entered[layer] != (left[layer] | ended[layer])
-        rule = f"who entered {layer} left it or ended there"
+        rule = f"every attempt that entered {layer} left it or ended there"
         _refuse(log, wrong | (left[layer] & ended[layer]), rule, "outcome")
     _check_deciders(log, entered)
 
 
 def _flows(result: RunResult) -> tuple[dict[str, Flags], dict[str, Flags], dict[str, Flags]]:
-    """Return which attempts entered, left and ended at each place that is told."""
+    """Return which attempts entered, left and ended at each place with known moments."""
     log = result.requests
     reached = {layer: log[moment].notna().to_numpy() for layer, moment in PASSAGE.items()}
     if result.backend != "simulated":
@@ -141,7 +140,7 @@ def _count(flags: Flags, codes: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
 def _waits(
     waits: pd.DataFrame, layer: str, codes: npt.NDArray[np.intp], size: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the mean and the sum of the waits in a place, by group; NaN where nobody waits."""
+    """Return the mean and the sum of the waits in a place, by group; NaN without a wait."""
     if layer not in waits:
         return np.full(size, np.nan), np.full(size, np.nan)
     wait = waits[layer].to_numpy(np.float64)
@@ -158,7 +157,7 @@ def _waits(
 def _sum(
     values: npt.NDArray[np.float64], of: Flags, codes: npt.NDArray[np.intp], size: int
 ) -> npt.NDArray[np.float64]:
-    """Return the sum over those that count, by group; NaN where one of them is not told."""
+    """Return the sum over the flagged rows, by group; NaN if one of them is unknown."""
     return np.bincount(codes[of], weights=values[of], minlength=size).astype(np.float64)
 
 
@@ -185,17 +184,17 @@ def _check_requests(result: RunResult) -> None:
     frame = result.trace.frame
     if "request_id" not in frame:
         return
-    asked, seen = set(frame["request_id"]), set(log["request_id"])
-    if asked - seen:
-        asked -= _never_sent(frame, seen)
-    if asked != seen:
-        odd = sorted(asked ^ seen)[0]
-        rule = f"the same {len(asked)} requests in trace and log ({len(seen)})"
+    drawn, seen = set(frame["request_id"]), set(log["request_id"])
+    if drawn - seen:
+        drawn -= _never_sent(frame, seen)
+    if drawn != seen:
+        odd = sorted(drawn ^ seen)[0]
+        rule = f"the same {len(drawn)} requests in trace and log ({len(seen)})"
         raise DataError(rule, where="requests", field="request_id", value=odd)
 
 
 def _never_sent(frame: pd.DataFrame, seen: set[str]) -> set[str]:
-    """Return the requests that users of a closed loop came not to: each user's last ones."""
+    """Return the requests that users of a closed loop did not reach: each user's last ones."""
     if "user" not in frame:
         return set()
     rows = frame[frame["user"].notna()]
@@ -209,7 +208,7 @@ def _check_moments(log: pd.DataFrame) -> None:
     for moment in (*PASSAGE.values(), "finish_s"):
         time = log[moment].to_numpy(np.float64, na_value=np.nan)
         early = time < before - SLACK_S
-        if moment == "finish_s":  # a caller or a gateway may go on while a replica still works
+        if moment == "finish_s":  # a caller may leave while a replica still works
             early &= outcome_is(log, "succeeded") | outcome_is(log, "failed")
         _refuse(log, early, "moments in order", moment)
         before = np.fmax(before, time)
@@ -220,22 +219,25 @@ def _check_moments(log: pd.DataFrame) -> None:
 def _check_ends(log: pd.DataFrame) -> None:
     finished = log["finish_s"].notna().to_numpy()
     inside = outcome_is(log, "in_flight")
-    _refuse(log, finished & inside, "no end of what is in flight", "finish_s")
-    _refuse(log, ~finished & ~inside, "an end of what is not in flight", "finish_s")
+    _refuse(log, finished & inside, "no end of an attempt in flight", "finish_s")
+    _refuse(log, ~finished & ~inside, "an end of every attempt not in flight", "finish_s")
     silent = outcome_is(log, "succeeded") & log["first_token_s"].isna().to_numpy()
-    if silent.all():  # nobody told, which is not the same as a log that misses one
+    if silent.all():  # unknown for the whole log, unlike a log that lacks one
         return
-    _refuse(log, silent, "a first token of a success", "first_token_s")
+    _refuse(log, silent, "a first token of every success", "first_token_s")
 
 
 def _check_deciders(log: pd.DataFrame, reached: dict[str, Flags]) -> None:
-    """Check that the layer that decided was reached: nothing ends where it never was."""
+    """Check that an attempt reached the layer that decided its outcome."""
     for layer in ("gateway", "service_queue", "scheduler_queue", "prefill", "decode"):
         if layer in reached:
             decided = log["outcome_layer"].eq(layer).fillna(False).to_numpy(np.bool_)
             ended = decided & ~outcome_is(log, "succeeded")
             _refuse(
-                log, ended & ~reached[layer], f"who ended at {layer} was there", "outcome_layer"
+                log,
+                ended & ~reached[layer],
+                f"every attempt that ended at {layer} reached it",
+                "outcome_layer",
             )
 
 

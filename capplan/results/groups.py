@@ -58,7 +58,7 @@ def _row(group: pd.DataFrame) -> dict[str, float]:
 
 
 def length_bucket(prompt_tokens: pd.Series) -> pd.Categorical:
-    """Return the bucket of each prompt length, ordered; missing where the length is.
+    """Return the bucket of each prompt length, ordered; missing for a missing length.
 
     >>> list(length_bucket(pd.Series([256, 257, 20_000])))
     ['≤ 256', '≤ 1024', '> 16384']
@@ -71,8 +71,8 @@ def length_bucket(prompt_tokens: pd.Series) -> pd.Categorical:
 def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
     """Return the phase of the load in which each request starts.
 
-    That of the planned load (:mod:`capplan.scenario.phases`); where faults are planned, followed by
-    ``before fault``, ``fault`` or ``after fault``.
+    The phase of the planned load (:mod:`capplan.scenario.phases`), in a scenario with faults
+    followed by ``before fault``, ``fault`` or ``after fault``.
     """
     time = start_s.to_numpy(np.float64)
     load = load_phases(scenario.traffic, time)

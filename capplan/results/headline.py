@@ -1,4 +1,4 @@
-"""The figures of a run: what ``capplan simulate --json`` prints."""
+"""The figures of a run, as ``capplan simulate --json`` prints them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 import pandas as pd
 
 from capplan.results.breakers import breaker_figures
-from capplan.results.caching import cache_figures, cache_hit_fraction, response_hit_fraction
-from capplan.results.cost import class_cost_usd_per_success, cost_usd_per_success
+from capplan.results.cost import (
+    accelerator_seconds,
+    class_cost_usd_per_success,
+    cost_usd_per_success,
+)
 from capplan.results.requests import (
     answered_by_gateway,
     degraded_answers,
@@ -20,9 +23,14 @@ from capplan.results.requests import (
     wasted_tokens,
 )
 from capplan.results.scaling import scaling_figures
-from capplan.results.timelines import time_average, time_summary
-from capplan.results.waits import QUEUES, double_queued, queue_waits, waited_twice
-from capplan.results.waste import accelerator_seconds
+from capplan.results.segments import QUEUES, double_queued, queue_waits, waited_twice
+from capplan.results.timelines import (
+    cache_figures,
+    cache_hit_fraction,
+    response_hit_fraction,
+    time_average,
+    time_summary,
+)
 from capplan.scenario import Scenario
 from capplan.schema import OUTCOMES
 from capplan.statistics import quantiles, stability
@@ -39,16 +47,16 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     """Return the figures of a run, over the requests that start after the warm-up.
 
     ``ttft_s``, ``tpot_s`` and ``e2e_s`` are of successes only; the ``*_censored_s`` beside them
-    count every other request as +inf. ``send_lag_s`` is of attempts: how late the client itself
-    was, which is in all of them. ``degraded`` answers are counted under their outcome too, and are
+    count every other request as +inf. ``send_lag_s`` is the delay of the client itself, by attempt;
+    it is part of all latencies. ``degraded`` answers also count under their outcome, and are
     successes for a class that allows them. Rates divide by the time from the end of the warm-up to
-    the end of the run. ``table`` is the run's :func:`per_request`, if there is one already.
+    the end of the run. ``table`` is the run's :func:`per_request`, if already computed.
 
     Returns
     -------
     dict
-        The keys of ``simulate --json`` except ``run_id`` and ``verdict``; NaN where nothing was
-        measured (see :func:`capplan.encoding.plain`).
+        The keys of ``simulate --json`` except ``run_id`` and ``verdict``; NaN without a measurement
+        (see :func:`capplan.encoding.plain`).
     """
     requests = per_request(result) if table is None else table
     attempts = _with_seconds(result)
@@ -98,8 +106,8 @@ def _offered(result: RunResult) -> int:
 def system_stability(result: RunResult, *, table: pd.DataFrame | None = None) -> Stability:
     """Return whether the number of requests inside (retries included) stays bounded.
 
-    A request is inside from its first intended start until its outcome is known. Judged from the
-    end of the warm-up, or of the last fault.
+    A request is inside from its first intended start until its outcome. Judged from the end of the
+    warm-up, or of the last fault.
     """
     requests = per_request(result, warmup=True) if table is None else table
     start = max(result.judged_from_s, _last_change_s(result.scenario)) or None
@@ -107,7 +115,7 @@ def system_stability(result: RunResult, *, table: pd.DataFrame | None = None) ->
 
 
 def _last_change_s(scenario: Scenario) -> float:
-    """Return when the last fault struck or ended: before, the system was another one."""
+    """Return the moment of the last change by a fault, s."""
     return max((fault.last_change_s for fault in scenario.faults), default=0.0)
 
 
@@ -144,24 +152,24 @@ def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) 
 
 
 def outcome_counts(requests: pd.DataFrame) -> dict[str, int]:
-    """Return how many rows ended each way; every outcome is there, zero or not."""
+    """Return the number of rows by outcome, with zeros."""
     found = requests["outcome"].value_counts()
     return {outcome: int(found.get(outcome, 0)) for outcome in OUTCOMES}
 
 
 def good_count(requests: pd.DataFrame) -> float:
-    """Return how many requests were good; NaN where one of them can't be told."""
+    """Return the number of good requests; NaN if that of one is unknown."""
     return float(requests["good"].to_numpy(np.float64).sum())
 
 
 def samples(requests: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, int]:
-    """Return from how many requests, attempts and latencies the figures are."""
+    """Return the numbers of requests, attempts and latencies behind the figures."""
     measured = {c: int(requests[c].notna().sum()) for c in ("ttft_s", "tpot_s", "e2e_s")}
     return {"requests": len(requests), "attempts": len(attempts), **measured}
 
 
 def summary(values: pd.Series) -> dict[str, float]:
-    """Return mean and quantiles of what was measured; +inf values stay, all NaN without any.
+    """Return mean and quantiles of the values that are not NaN; +inf stays, NaN without any.
 
     >>> summary(pd.Series([1.0, 2.0, 3.0, np.nan]))
     {'mean': 2.0, 'p50': 2.0, 'p90': 2.8, 'p95': 2.9, 'p99': 2.98}
@@ -173,7 +181,7 @@ def summary(values: pd.Series) -> dict[str, float]:
 
 
 def wasted_token_fraction(attempts: pd.DataFrame) -> float:
-    """Return the share of computed tokens that no success used; NaN where waste is not told.
+    """Return the share of computed tokens that no success used; NaN if waste is unknown.
 
     Computed = prompt tokens not found in the cache + output tokens of successes, plus the wasted.
     """
@@ -196,7 +204,7 @@ def _waste(attempts: pd.DataFrame) -> dict[str, float]:
 
 
 def goodput(result: RunResult, *, table: pd.DataFrame | None = None) -> Mapping[str, float]:
-    """Return the goodput of each class of the scenario, requests/s; NaN where it can't be told."""
+    """Return the goodput of each class of the scenario, requests/s; NaN if unknown."""
     requests = per_request(result) if table is None else table
     span = result.duration_s - result.judged_from_s
     classes = [c.name for c in result.scenario.classes]

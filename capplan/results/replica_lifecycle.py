@@ -1,4 +1,4 @@
-"""The lives of replicas that come and go: when each was asked for, ready, and gone."""
+"""The lifecycle of replicas that an autoscaler adds and removes: asked for, ready, gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from capplan.results.run import RunResult
 
 ALIVE = ("asked", "provisioning", "pulling", "loading", "up")
-"""Phases of the replicas that count towards the number wanted."""
+"""Phases of a replica that count towards the number wanted."""
 TIMES = ("asked", "provisioning", "ready", "draining", "gone")
 COLUMNS = [
     "pool",
@@ -28,44 +28,43 @@ COLUMNS = [
 
 
 def lifecycle_table(result: RunResult) -> pd.DataFrame:
-    """Return one row per replica of the pools whose replicas come and go; empty without any.
+    """Return one row per replica of the elastic pools; empty without any.
 
-    Columns: ``pool``, ``replica``, ``warm`` (came from standby), ``asked_s`` (for replicas that
-    are there from the beginning NaN, as every moment that was not reached), ``provisioning_s``
-    (when there was an accelerator), ``ready_s``, ``draining_s``, ``gone_s``, ``first_answer_s``
-    (end of the first answer made there) and ``refused`` (no accelerator was left when it was
-    asked for).
+    Columns: ``pool``, ``replica``, ``warm`` (from standby), ``asked_s``, ``provisioning_s`` (it
+    has an accelerator), ``ready_s``, ``draining_s``, ``gone_s``, ``first_answer_s`` (end of its
+    first answer) and ``refused`` (no accelerator was free at ``asked_s``). A moment not reached is
+    NaN, and so is ``asked_s`` of a replica that is up from the beginning.
     """
     first = _first_answers(result)
-    told = [_life(*one) for one in _phases(result)]
-    table = pd.DataFrame(told, columns=[c for c in COLUMNS if c != "first_answer_s"])
+    rows = [_row(*one) for one in _phases(result)]
+    table = pd.DataFrame(rows, columns=[c for c in COLUMNS if c != "first_answer_s"])
     table["first_answer_s"] = [first.get(str(name), math.nan) for name in table["replica"]]
     return table[COLUMNS]
 
 
 def lead_times(result: RunResult, *, pool: str | None = None) -> pd.DataFrame:
-    """Return how long it took to add each replica that became ready: one row each.
+    """Return the time to add each replica that became ready: one row each.
 
-    Columns: ``pool``, ``replica``, ``warm``, ``ready_s`` (from asking to being in service) and
-    ``first_answer_s`` (from asking to the end of its first answer; NaN if it made none).
+    Columns: ``pool``, ``replica``, ``warm``, ``ready_s`` (from the request to service) and
+    ``first_answer_s`` (from the request to the end of its first answer; NaN without one).
     """
     table = lifecycle_table(result)
     came = table["asked_s"].notna() & table["ready_s"].notna()
     if pool is not None:
         came &= table["pool"] == pool
-    told = table.loc[came, ["pool", "replica", "warm"]].reset_index(drop=True)
+    leads = table.loc[came, ["pool", "replica", "warm"]].reset_index(drop=True)
     for column in ("ready_s", "first_answer_s"):
-        told[column] = (table[column] - table["asked_s"])[came].to_numpy(np.float64)
-    return told
+        leads[column] = (table[column] - table["asked_s"])[came].to_numpy(np.float64)
+    return leads
 
 
 def wanted_changes(result: RunResult, pool: str) -> list[tuple[float, int]]:
-    """Return when the number of replicas wanted of a pool changed, and by how much, in order."""
+    """Return the changes of the wanted number of replicas of a pool, as (time, change)."""
     changes: dict[float, int] = {}
     for name, times, phases in _phases(result):
         if name.rpartition("-")[0] != pool:
             continue
-        counted = phases[0] == "up"  # there from the beginning
+        counted = phases[0] == "up"  # from the beginning
         for time_s, phase in zip(times, phases, strict=True):
             counts = phase in ALIVE
             if counts != counted:
@@ -75,7 +74,7 @@ def wanted_changes(result: RunResult, pool: str) -> list[tuple[float, int]]:
 
 
 def _phases(result: RunResult) -> Iterator[tuple[str, list[float], list[str]]]:
-    """Yield each replica that comes or goes: its name, and when it entered which phase."""
+    """Yield the name, the times and the phases of each replica of an elastic pool."""
     rows = result.timeline
     rows = rows[rows["metric"] == "phase"]
     for name, own in rows.groupby("replica", sort=False, observed=True):
@@ -90,7 +89,7 @@ def _first_answers(result: RunResult) -> Mapping[str, float]:
     return {str(name): float(value) for name, value in first.items()}
 
 
-def _life(name: str, times: Sequence[float], phases: Sequence[str]) -> dict[str, Any]:
+def _row(name: str, times: Sequence[float], phases: Sequence[str]) -> dict[str, Any]:
     """Return one replica's row from its phases."""
     at = list(zip(times, phases, strict=True))
 
@@ -100,7 +99,7 @@ def _life(name: str, times: Sequence[float], phases: Sequence[str]) -> dict[str,
     ready = when("up")
     warm = phases[0] == "standby"
     asked, given = when("asked"), when("provisioning")
-    if warm:  # asked for the last time before it was ready
+    if warm:  # its last load before it was ready
         started = [t for t, phase in at if phase == "loading" and not t > ready]
         asked = given = started[-1] if started else math.nan
     return {

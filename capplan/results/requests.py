@@ -1,4 +1,4 @@
-"""From attempts to intended requests: what the caller asked for once and saw once."""
+"""From attempts to intended requests: one row for each, with its outcome and latencies."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def per_request(result: RunResult, *, warmup: bool = False) -> pd.DataFrame:
     """Return one row per intended request, in order of intended start.
 
     The outcome is that of the decisive attempt: the first that succeeded, else one still in
-    flight, else the last to end. ``success`` says that it succeeded and its answer was not
+    flight, else the last to end. ``success``: it succeeded and its answer was not
     degraded, or its class allows that. Latencies count from the first attempt's intended start
     and are NaN unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are
     +inf unless it is a success (also for a request still in flight, whose latency is at least
     beyond the run). ``tpot_s`` is NaN for one token and for an answer that is not streamed.
     ``good`` is 1.0 for a success with every promise to the request held, 0.0 otherwise, NaN
-    where a promise can't be checked.
+    if a promise cannot be checked.
 
     Requests that start within the scenario's warm-up are left out, unless ``warmup``.
 
@@ -107,10 +107,10 @@ def answered_by_gateway(log: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def wasted_tokens(log: pd.DataFrame) -> Floats:
-    """Return the tokens wasted by each attempt; 0 for one that surely never ran, NaN unknown.
+    """Return the tokens wasted by each attempt; 0 for one that never ran, NaN if unknown.
 
-    An attempt without the moment of its first batch never ran, if the log has that moment for
-    any other.
+    An attempt without the moment of its first batch never ran, if any other attempt of the log has
+    that moment.
     """
     wasted = log["wasted_tokens"].to_numpy(np.float64, na_value=np.nan)
     ran = log["batch_in_s"].notna().to_numpy()
@@ -134,12 +134,12 @@ def _add_latencies(table: pd.DataFrame, first_token: Floats) -> None:
 
 
 def streamed(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return which rows are streamed; one that does not say is taken as streamed."""
+    """Return which rows are streamed; a row without the flag is."""
     return (table["streaming"].astype("object") != False).to_numpy(np.bool_)  # noqa: E712
 
 
 def _successes(table: pd.DataFrame, scenario: Scenario) -> npt.NDArray[np.bool_]:
-    """Return which requests were answered as their class allows: whole, or degraded."""
+    """Return which requests succeeded as their class allows: whole, or degraded."""
     codes, names = pd.factorize(table["request_class"])
     allows = np.array([scenario.request_class(name).allows_degraded for name in names], np.bool_)
     allowed = allows[codes] if allows.size else np.empty(0, np.bool_)
@@ -152,10 +152,10 @@ def degraded_answers(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _good(table: pd.DataFrame, scenario: Scenario) -> Floats:
-    """Return for each request whether every promise to it held: 1.0, 0.0, NaN where unknown.
+    """Return for each request whether every promise to it held: 1.0, 0.0, NaN if unknown.
 
-    TTFT and TPOT promises speak of streamed answers; a TPOT that is undefined (one token) holds.
-    The request's own deadline stands before its class's.
+    TTFT and TPOT promises apply to streamed answers; an undefined TPOT (one token) holds. The
+    request's own deadline takes precedence over that of its class.
     """
     held = np.where(table["success"].to_numpy(np.bool_), 1.0, 0.0)
     stream = streamed(table)
@@ -163,11 +163,11 @@ def _good(table: pd.DataFrame, scenario: Scenario) -> Floats:
     limits = _limits(table, scenario)
     applies = {"ttft_s": stream, "tpot_s": stream & ~(tokens <= 1)}
     for (column, _), limit in limits.items():
-        told = applies.get(column, True) & ~np.isnan(limit)
+        promised = applies.get(column, True) & ~np.isnan(limit)
         value = table[column].to_numpy(np.float64)
         checked = np.where(np.isnan(value), np.nan, value <= limit + SLACK_S)
         together = np.where(checked == 0, 0.0, held * checked)  # one broken promise is enough
-        held = np.where(told & (held != 0), together, held)
+        held = np.where(promised & (held != 0), together, held)
     return held
 
 

@@ -1,12 +1,13 @@
-"""What one run leaves behind: its request log and its timelines."""
+"""The record of one run: its request log and its timelines, typed, with their figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 
 from capplan.display import Displayed
@@ -14,11 +15,11 @@ from capplan.formatting import counted, format_value, in_layer, listed
 from capplan.results.headline import headline
 from capplan.results.segments import mean_segments
 from capplan.scenario import Scenario
-from capplan.schema import REQUESTS, TIMELINE, names, require_columns
+from capplan.schema import REQUESTS, TIMELINE, Column, DataError, names, require_columns
 
 
 class DrawnTrace(Protocol):
-    """The drawn trace a run was given; in practice a ``capplan.traffic.trace.Trace``."""
+    """The trace of a run; in practice a ``capplan.traffic.trace.Trace``."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -30,14 +31,13 @@ class RunResult(Displayed):
     """One run of a scenario on a drawn trace, simulated or live.
 
     ``requests`` has one row per attempt with the columns ``schema.REQUESTS``, ``timeline`` one
-    row per observation with the columns ``schema.TIMELINE``; ``duration_s`` is the moment the run
-    ended. Times count from the start of the run, a moment not reached is NaN. ``wall_s`` is the
-    computing time, which is never part of what two equal runs must share.
+    row per observation with the columns ``schema.TIMELINE``; ``duration_s`` is the end of the
+    run. Times count from the start of the run, a moment not reached is NaN. ``wall_s`` is the
+    computing time, which may differ between equal runs.
 
-    A metric of the timeline keeps its value until its next row. The names that figures are
-    computed from: ``length`` (waiting in a queue layer), ``in_flight`` (requests a layer or
-    replica holds), ``busy_fraction`` and ``kv_usage_fraction`` (of a replica), ``replicas`` (of a
-    pool, in service).
+    A metric of the timeline keeps its value until its next row. Figures use the names ``length``
+    (waiting in a queue layer), ``in_flight`` (requests in a layer or replica), ``busy_fraction``
+    and ``kv_usage_fraction`` (of a replica), ``replicas`` (of a pool, in service).
     """
 
     scenario: Scenario
@@ -50,7 +50,7 @@ class RunResult(Displayed):
     backend: str = "simulated"
     wall_s: float = math.nan
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of what produced the run: the package, and of a live server what it tells."""
+    """Versions of the package and, if known, of a live server."""
 
     def __post_init__(self) -> None:
         require_columns(self.requests, names(REQUESTS), where="requests")
@@ -79,7 +79,7 @@ class RunResult(Displayed):
         return pd.DataFrame([_row(name, own) for name, own in {**classes, "all": figures}.items()])
 
     def summary(self) -> str:
-        """Return how the requests ended, and what was computed or waited for in vain."""
+        """Return how the requests ended, and the wasted computing and double waits."""
         figures = headline(self)
         ends = [f"{n:,} {name.replace('_', ' ')}" for name, n in figures["outcomes"].items() if n]
         degraded = figures["degraded"]
@@ -133,3 +133,52 @@ def _waste(figures: Mapping[str, Any]) -> str:
         f"{format_value(twice['requests_fraction'], '_fraction')} of the requests waited in two "
         f"queues or more{where}."
     )
+
+
+MISSING: dict[str, Any] = {"float": np.nan, "int": np.nan, "str": None, "bool": None, "list": None}
+"""The value of a missing entry, by kind of column."""
+
+
+def requests_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a request log, columns ``schema.REQUESTS``; a column absent from a row is missing.
+
+    >>> log = requests_table(
+    ...     [
+    ...         {
+    ...             "request_id": "a",
+    ...             "attempt": 1,
+    ...             "request_class": "chat",
+    ...             "intended_start_s": 0.0,
+    ...             "outcome": "succeeded",
+    ...         }
+    ...     ]
+    ... )
+    >>> log["finish_s"].isna().all()
+    np.True_
+    """
+    return _table(rows, REQUESTS, "requests")
+
+
+def timeline_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a timeline, columns ``schema.TIMELINE``."""
+    return _table(rows, TIMELINE, "timeline")
+
+
+def _table(
+    rows: Iterable[Mapping[str, Any]], columns: tuple[Column, ...], where: str
+) -> pd.DataFrame:
+    listed = list(rows)
+    known = set(names(columns))
+    for row in listed:
+        if unknown := set(row) - known:
+            raise DataError("a column of the table", where=where, field=sorted(unknown)[0])
+    return pd.DataFrame({c.name: _column([row.get(c.name) for row in listed], c) for c in columns})
+
+
+def _column(values: list[Any], column: Column) -> pd.Series:
+    filled = [MISSING[column.kind] if value is None else value for value in values]
+    if column.kind == "float" or (column.kind == "int" and None in values):
+        return pd.Series(filled, dtype="float64")
+    if column.kind == "int":
+        return pd.Series(filled, dtype="int64")
+    return pd.Series(filled, dtype="str" if column.kind == "str" else "object")

@@ -1,4 +1,4 @@
-"""What is wrong with how a pool scales: flapping, targets out of reach, empty resource pools."""
+"""Faults of a pool's scaling: flapping, targets out of reach, empty resource pools."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from capplan.results.run import RunResult
 
 FLAP_S = 600.0
-"""Two turns of the wanted number closer than this are flapping, at the same load; a default."""
+"""Two turns of the wanted number closer than this at the same load are flapping; a default."""
 LOAD_S = 60.0
-"""Seconds before a turn whose load is compared, at most; a default."""
+"""Longest span before a turn over which load is compared, s; a default."""
 FULL_FRACTION = 0.95
-"""Busy share of the time from which on replicas count as saturated; a default."""
+"""Busy share of the time above which replicas are saturated; a default."""
 OUTPUT_RATES = ("output_tokens_per_s", "prefill_tokens_per_s")
 
 
 FINDING_KEYS = ("rule", "pool", "field", "value", "limit", "evidence", "next_action")
-"""What the headline says of each finding."""
+"""The parts of a finding that the headline has."""
 
 
 def scaling_findings(result: RunResult) -> list[Reason]:
-    """Return what is wrong with the scaling of each pool, in the scenario and in the run."""
+    """Return the findings about the scaling of each pool, in the scenario and in the run."""
     found = out_of_reach(result.scenario)
     table = lifecycle_table(result)
     for pool in result.scenario.pools:
@@ -49,10 +49,10 @@ def scaling_findings(result: RunResult) -> list[Reason]:
 
 
 def scaling_summary(result: RunResult) -> dict[str, dict[str, Any]]:
-    """Return the figures of each pool whose replicas come and go, by its name.
+    """Return the figures of each elastic pool, by its name.
 
     ``asked`` and ``refused`` replicas; ``turns`` of the wanted number; ``ready_s`` and
-    ``first_answer_s`` from asking (median, 95th percentile, number of samples).
+    ``first_answer_s`` from the request (median, 95th percentile, number of samples).
     """
     table = lifecycle_table(result)
     summary: dict[str, dict[str, Any]] = {}
@@ -66,8 +66,8 @@ def scaling_summary(result: RunResult) -> dict[str, dict[str, Any]]:
             "refused": int(own["refused"].sum()),
             "became_ready": len(leads),
             "turns": len(turns(wanted_changes(result, pool.name))),
-            "ready_s": _told(leads["ready_s"]),
-            "first_answer_s": _told(leads["first_answer_s"]),
+            "ready_s": _quantiles(leads["ready_s"]),
+            "first_answer_s": _quantiles(leads["first_answer_s"]),
         }
     return summary
 
@@ -81,15 +81,15 @@ def scaling_figures(result: RunResult) -> list[dict[str, Any]]:
     return [
         {
             "pool": pool,
-            **told,
+            **figures,
             "findings": [f.to_json(FINDING_KEYS) for f in found if f.pool == pool],
         }
-        for pool, told in summary.items()
+        for pool, figures in summary.items()
     ]
 
 
 def turns(changes: Sequence[tuple[float, int]]) -> list[float]:
-    """Return when a number that went up went down, or the other way round, s.
+    """Return the moments at which the direction of change reverses, s.
 
     >>> turns([(0.0, 2), (10.0, 1), (20.0, -1), (30.0, 4)])
     [20.0, 30.0]
@@ -103,10 +103,10 @@ def turns(changes: Sequence[tuple[float, int]]) -> list[float]:
 
 
 def out_of_reach(scenario: Scenario) -> list[Reason]:
-    """Return the metrics whose target a full replica cannot exceed: they never ask for more.
+    """Return the metrics whose target a full replica cannot exceed: they never scale up.
 
-    More replicas are asked for when a metric exceeds target × (1 + tolerance); a share in use
-    ends at 1, what runs at the size of the batch, what a replica holds at the router's limit.
+    A pool scales up when a metric exceeds target × (1 + tolerance). A share in use ends at 1,
+    running requests at the size of the batch, requests in flight at the router's limit.
     """
     found = []
     for pool in scenario.pools:
@@ -135,14 +135,14 @@ def _unreachable(
         field=f"pools.{pool.name}.autoscaler.metrics.{index}.target",
         value=metric.target,
         limit=shown,
-        evidence=f"{metric.metric} of a full replica is {most:g} at most, and more replicas are "
-        f"asked for above {target * (1 + tolerance):.4g}: never",
+        evidence=f"{metric.metric} of a full replica is {most:g} at most, and the pool scales up "
+        f"above {target * (1 + tolerance):.4g}: never",
         next_action=f"set the target below {shown:.4g}, or scale on the queue's length",
     )
 
 
 def _most_shown(pool: Pool, metric: ScalingMetric) -> float:
-    """Return the most that a metric can be per replica; inf where nothing limits it."""
+    """Return the largest value of a metric per replica; inf if nothing limits it."""
     batching = pool.batching
     held = pool.router.max_in_flight
     batch = (
@@ -165,13 +165,13 @@ def _most_shown(pool: Pool, metric: ScalingMetric) -> float:
 
 
 def _waiting(length: int | None, held: int | None, batch: int) -> float:
-    """Return how many can wait in one replica's scheduler queue."""
+    """Return the number of requests that can wait in one replica's scheduler queue."""
     room = math.inf if length is None else length
     return room if held is None else min(room, max(held - batch, 0))
 
 
 def _flapping(result: RunResult, pool: Pool) -> Iterator[Reason]:
-    """Find the wanted number turning twice within :data:`FLAP_S` though the load had not."""
+    """Find two turns of the wanted number within :data:`FLAP_S` at the same load."""
     changes = wanted_changes(result, pool.name)
     at = turns(changes)
     arrivals = _arrivals(result, pool)
@@ -200,7 +200,7 @@ def _flapping(result: RunResult, pool: Pool) -> Iterator[Reason]:
 
 
 def _holds_back(pool: Pool, changes: Sequence[tuple[float, int]]) -> str:
-    """Return the field of an autoscaler that says how long it waits before there are fewer."""
+    """Return the field of an autoscaler that delays scaling down."""
     wanted = np.cumsum([pool.replicas, *(change for _, change in changes)])
     to_zero = pool.autoscaler is not None and pool.autoscaler.event_driven is not None
     if to_zero and (wanted == 0).any():
@@ -209,16 +209,16 @@ def _holds_back(pool: Pool, changes: Sequence[tuple[float, int]]) -> str:
 
 
 def _arrivals(result: RunResult, pool: Pool) -> np.ndarray:
-    """Return when the requests of a pool's classes began, in order, s."""
+    """Return the starts of the requests of a pool's classes, in order, s."""
     log = result.requests
     own = log["request_class"].isin(served_by(result.scenario, pool)) & (log["attempt"] == 1)
     return np.sort(log.loc[own, "intended_start_s"].to_numpy(np.float64))
 
 
 def _same_load(arrivals: np.ndarray, one_s: float, two_s: float) -> bool:
-    """Return whether as many requests came before one moment as before the other.
+    """Return whether the load before two moments is the same.
 
-    Counted over up to :data:`LOAD_S`; they may differ by twice the standard deviation of the
+    Counted over up to :data:`LOAD_S`; the counts may differ by twice the standard deviation of the
     difference of two Poisson counts, the root of their sum.
     """
     span_s = min(two_s - one_s, LOAD_S)
@@ -230,7 +230,7 @@ def _same_load(arrivals: np.ndarray, one_s: float, two_s: float) -> bool:
 
 
 def _flat_rates(result: RunResult, pool: Pool) -> Iterator[Reason]:
-    """Find time in which replicas are saturated and a rate of output asks for no more of them."""
+    """Find saturated replicas under a metric of output, which does not scale them up."""
     rules = pool.autoscaler
     if rules is None or any(m.metric not in OUTPUT_RATES for m in rules.metrics):
         return
@@ -247,14 +247,13 @@ def _flat_rates(result: RunResult, pool: Pool) -> Iterator[Reason]:
         value=seconds,
         limit=2 * rules.sync_period_s,
         evidence=f"for {seconds:.4g} s requests waited at replicas busy for {FULL_FRACTION:.0%} of "
-        f"the time or more, and {names} asked for no more: what comes out does not grow with what "
-        "waits",
+        f"the time or more, and {names} did not scale up: output does not grow with the queue",
         next_action="scale on queue_length or in_flight, which grow with the load",
     )
 
 
 def _saturated_s(result: RunResult, pool: Pool, *, most: int) -> float:
-    """Return for how long a pool had a queue, full replicas, and wanted no more than it had."""
+    """Return the time in which a pool had a queue, full replicas, and did not scale up, s."""
     rows = result.timeline
     own = rows[(rows["layer"] == "service_queue") & (rows["replica"] == pool.name)]
     wide = own.pivot_table(index="time_s", columns="metric", values="value")
@@ -276,7 +275,7 @@ def _saturated_s(result: RunResult, pool: Pool, *, most: int) -> float:
 
 
 def _without_accelerator(result: RunResult, pool: Pool, table: pd.DataFrame) -> Iterator[Reason]:
-    """Find replicas that were asked for when no accelerator was left."""
+    """Find replicas that were asked for when no accelerator was free."""
     refused = table[table["refused"]]
     if refused.empty:
         return
@@ -300,7 +299,7 @@ def _without_accelerator(result: RunResult, pool: Pool, table: pd.DataFrame) -> 
     )
 
 
-def _told(values: pd.Series) -> dict[str, float]:
+def _quantiles(values: pd.Series) -> dict[str, float]:
     known = values.dropna().to_numpy(np.float64)
     p50, p95 = quantiles(known, [0.5, 0.95])
     return {"p50": float(p50), "p95": float(p95), "samples": len(known)}

@@ -12,7 +12,7 @@ import pandas as pd
 from capplan.budget import allocate
 from capplan.formatting import in_words
 from capplan.results import RunResult, queue_waits
-from capplan.results.waits import SERIES, TOLERANCE_S, double_queued
+from capplan.results.segments import SERIES, TOLERANCE_S, double_queued
 from capplan.scenario import Scenario
 from capplan.scenario.layers import Queue
 from capplan.schema import DataError

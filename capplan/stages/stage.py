@@ -13,7 +13,7 @@ from capplan.evidence.store import inputs_of
 from capplan.formatting import counted
 from capplan.results import conservation_table, outcome_counts, per_request, queue_waits
 from capplan.results.headline import summary
-from capplan.results.waits import waited_twice
+from capplan.results.segments import waited_twice
 from capplan.scenario.files import with_values
 from capplan.slo import judge
 from capplan.slo.load_generator import ACHIEVED, most_lag_s, sent

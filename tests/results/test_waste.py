@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capplan.results import headline
-from capplan.results.waste import accelerator_seconds
+from capplan.results.cost import accelerator_seconds
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capplan.results import headline
-from capplan.results.caching import cache_hit_fraction
+from capplan.results.timelines import cache_hit_fraction
 from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.traffic.trace import from_frame
