@@ -6,13 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.statistics import (
+    Estimate,
     batch_means,
-    paired_difference,
     quantile,
     quantile_interval,
     quantiles,
     replication_mean,
+    round_to,
     share_interval,
+    trend,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -92,18 +94,6 @@ def test_one_replication_bounds_nothing():
     assert math.isnan(replication_mean([]).value)
 
 
-@given(st.lists(finite, min_size=2, max_size=20), st.floats(-1e3, 1e3))
-def test_a_constant_difference_has_no_error_under_common_random_numbers(values, shift):
-    found = paired_difference(values, [v + shift for v in values])
-    assert found.value == pytest.approx(shift, abs=1e-6)
-    assert found.half_width == pytest.approx(0.0, abs=1e-6)
-
-
-def test_pairs_of_unequal_length_are_an_error():
-    with pytest.raises(ValueError, match="equal lengths"):
-        paired_difference([1.0], [1.0, 2.0])
-
-
 def test_batch_means_widen_the_interval_of_an_autocorrelated_series():
     generator = np.random.default_rng(5)
     noise = generator.normal(size=20_000)
@@ -120,3 +110,44 @@ def test_batch_means_widen_the_interval_of_an_autocorrelated_series():
 
 def test_too_short_a_run_bounds_nothing():
     assert batch_means([1.0] * 30).high == math.inf
+
+
+def autocorrelated(generator, n, rho):
+    series = generator.normal(size=n)
+    for i in range(1, n):
+        series[i] += rho * series[i - 1]
+    return series
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5])
+def test_the_interval_of_a_trend_holds_the_true_slope_about_as_often_as_it_says(rho):
+    """The inflation for lag one is approximate: at least 85 of 100 where 95 are stated."""
+    generator = np.random.default_rng(7)
+    x = np.arange(40.0)
+    found = [trend(x, 0.3 * x + autocorrelated(generator, 40, rho)) for _ in range(200)]
+    held = sum(one.low <= 0.3 <= one.high for one in found) / len(found)
+    assert 0.85 <= held < 1.0
+
+
+def test_two_levels_have_no_trend():
+    assert math.isnan(trend([0.0, 1.0], [0.0, 1.0]).value)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e5))
+def test_rounding_never_moves_a_value_by_half_its_half_width(value, half_width):
+    assert abs(float(round_to(value, half_width)) - value) <= 0.5 * half_width + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("value", "half_width", "text"),
+    [(0.98765, 0.003, "0.988"), (123456.0, 2000.0, "123000"), (5.0, 0.0, "5"), (2.5, 0.1, "2.50")],
+)
+def test_digits_follow_the_half_width(value, half_width, text):
+    assert round_to(value, half_width) == text
+
+
+def test_an_unbounded_estimate_still_prints():
+    found = Estimate(
+        value=1.5, low=-math.inf, high=math.inf, confidence=0.95, n=1, method="replications"
+    )
+    assert str(found) == "1.5 [-inf, inf]"
