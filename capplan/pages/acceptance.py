@@ -290,7 +290,7 @@ def rule_table(found: Acceptance) -> pd.DataFrame:
     ]
     rows += [
         {"outcome": "does not apply", "rule": rule_words(rule), "evidence": why, "next": ""}
-        for rule, why in not_applicable(found.findings).items()
+        for rule, why in not_applicable(found).items()
     ]
     return pd.DataFrame(rows)
 

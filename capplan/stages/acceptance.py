@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,52 +26,21 @@ from capplan.verdict import PRECEDENCE, Verdict
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
-    from capplan.stages.degradation import Degradation, Knee
+    from capplan.stages.degradation import Knee
     from capplan.stages.protection import ProtectiveAction
-    from capplan.stages.ramp import LoadRamp
-    from capplan.stages.recovery import Recovery
-    from capplan.stages.run_load import Loads
     from capplan.stages.stage import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Acceptance:
-    """What the stages of a scenario found."""
+class Acceptance(Findings):
+    """What the stages of a scenario found, the verdict on it, and what was tried next."""
 
-    scenario: Scenario
     seed: int
     trace: TraceIdentity
-    findings: Findings
-    knees: tuple[Knee, ...]
     protections: tuple[ProtectiveAction, ...]
     verdict: Verdict
     candidate: Candidate | None = None
     asked_next: bool = False
-
-    @property
-    def loads(self) -> Loads:
-        """Return the rates the stages were run at."""
-        return self.findings.loads
-
-    @property
-    def ramp(self) -> LoadRamp | None:
-        """Return the ramp, None where none was run."""
-        return self.findings.ramp
-
-    @property
-    def baseline(self) -> Stage | None:
-        """Return the stage at low load."""
-        return self.findings.baseline
-
-    @property
-    def first_degradation(self) -> Degradation | None:
-        """Return where a promise first breaks; None where none does."""
-        return self.findings.degradation
-
-    @property
-    def recovery(self) -> Recovery | None:
-        """Return how it comes back after the fall-back; None where none was run."""
-        return self.findings.recovery
 
     @property
     def knee(self) -> Knee | None:
@@ -82,47 +50,22 @@ class Acceptance:
         pool = self.scenario.pool_of(name).name
         return next((k for k in self.knees if k.pool == pool), None)
 
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """Return every stage in the order of the plan, void tries before what they gave way to."""
-        return tuple(self._stages())
-
-    def _stages(self) -> Iterator[Stage]:
-        if self.baseline is not None:
-            yield self.baseline
-        if self.ramp is not None:
-            yield from self.ramp.in_turn()
-        yield from self.findings.others.values()
-
-    def stage(self, kind: str) -> Stage | None:
-        """Return the stage of a kind beside the ramp; None where it was not run."""
-        return self.findings.others.get(kind)
-
     def acceptable(self) -> dict[str, dict[str, Any]]:
         """Return the load up to which each class's promises are kept, with its interval."""
         if self.ramp is None:
             return {}
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for c in self.scenario.classes:
             kept = self.ramp.acceptable(c.name)
-            share = self.loads.share.get(c.name, 0.0)
             found[c.name] = {
                 "to_rps": kept.load_rps,
                 "interval": [kept.low_rps, kept.high_rps],
-                "class_rps": share * kept.load_rps,
-                **self._over_replications(c.name),
-                "of": "all requests per second, at the mix of the traffic",
+                "class_rps": self.loads.share.get(c.name, 0.0) * kept.load_rps,
             }
+            if self.replications is not None:
+                found[c.name]["replications"] = self.replications.acceptable(c.name)
+            found[c.name]["of"] = "all requests per second, at the mix of the traffic"
         return found
-
-    def _over_replications(self, name: str) -> dict[str, Any]:
-        found = self.findings.replications
-        return {} if found is None else {"replications": found.acceptable(name)}
-
-    @property
-    def replications(self) -> Replications | None:
-        """Return what all replications of the ramp found; None where one was run."""
-        return self.findings.replications
 
     @property
     def inputs(self) -> Inputs:
@@ -157,7 +100,7 @@ class Acceptance:
             "protective_actions": [p.to_json() for p in self.protections],
             "trends": self._trends(),
             "next": None if self.candidate is None else self.candidate.to_json(),
-            "not_applicable": not_applicable(self.findings),
+            "not_applicable": not_applicable(self),
             "verdict": self.verdict.to_json(),
         }
 
@@ -196,8 +139,8 @@ class Acceptance:
         parts = []
         for s in self.stages:
             table = s.books(KEYS)
-            told = table.assign(stage=s.name, load_rps=s.load_rps, run_id=s.run_id)
-            parts.append(told[["stage", "load_rps", "run_id", *table.columns]])
+            named = table.assign(stage=s.name, load_rps=s.load_rps, run_id=s.run_id)
+            parts.append(named[["stage", "load_rps", "run_id", *table.columns]])
         return pd.concat(parts, ignore_index=True)
 
     def write(self, folder: str | Path) -> RunRecord:
@@ -223,9 +166,9 @@ def folder_name(stage: Stage) -> str:
 
 
 def verdict_of(findings: Findings) -> Verdict:
-    """Return the verdict of all rules, the worst first, in the scope of all stages' runs."""
+    """Return the verdict of all rules, the worst first, in the scope of every stage's run."""
     reasons = sorted(rules(findings), key=lambda r: PRECEDENCE.index(r.outcome))
-    stages = findings.stages
+    stages = findings.judged
     scope = scope_of([s.run for s in stages], [s.table for s in stages])
     return Verdict(reasons=tuple(reasons), scope=scope)
 
@@ -235,8 +178,8 @@ def run_stages(
 ) -> Acceptance:
     """Return the acceptance of a scenario: its baseline, ramp, bursts, fall-back and failure.
 
-    Which stages run, and at which loads, says ``scenario.stages``. Two queues without an owner end
-    it after the baseline. ``try_next`` runs the one change that the first degradation point names.
+    ``scenario.stages`` plans the stages and their loads. With two queues without an owner it ends
+    after the baseline. ``try_next`` runs the one change that the first degradation names.
 
     Parameters
     ----------
@@ -263,9 +206,17 @@ def run_stages(
     if unowned_queues(scenario).outcome != "blocked":
         found = _loaded(found, seed, jobs)
     candidate = None
-    if try_next and found.degradation is not None:
-        candidate = run_next(scenario, found.degradation, seed=seed)
-    return _acceptance(found, seed, candidate, try_next=try_next)
+    if try_next and found.first_degradation is not None:
+        candidate = run_next(scenario, found.first_degradation, seed=seed)
+    return Acceptance(
+        **{part.name: getattr(found, part.name) for part in fields(found)},
+        seed=seed,
+        trace=TraceIdentity.of(draw(scenario, seed=seed)),
+        protections=protections(scenario, found.judged),
+        verdict=verdict_of(found),
+        candidate=candidate,
+        asked_next=try_next,
+    )
 
 
 def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
@@ -275,7 +226,7 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         ramp = raise_load(scenario, start_rps=loads.start_rps, seed=seed)
         point = degradation_of(ramp.steps, found.baseline, counted=True)
         knees = knees_of(scenario, ramp, seed=seed)
-        found = replace(found, ramp=ramp, degradation=point, knees=knees)
+        found = replace(found, ramp=ramp, first_degradation=point, knees=knees)
         found = replace(found, replications=_replicated(found, seed, jobs))
     run: dict[str, Stage] = {s.kind: s for s in stage_kinds.selected(scenario, loads, seed=seed)}
     if "fall_back" in plan:
@@ -292,24 +243,7 @@ def _replicated(found: Findings, seed: int, jobs: int) -> Replications | None:
     scenario, ramp = found.scenario, found.ramp
     if ramp is None or scenario.stages.replications < 2:  # noqa: PLR2004
         return None
-    first = replication_of(scenario, ramp, found.knees, found.degradation)
+    first = replication_of(scenario, ramp, found.knees, found.first_degradation)
     start = found.loads.start_rps
     others = further(scenario, found.baseline, start_rps=start, seed=seed, jobs=jobs)
     return Replications(each=(first, *others))
-
-
-def _acceptance(
-    found: Findings, seed: int, candidate: Candidate | None, *, try_next: bool
-) -> Acceptance:
-    scenario = found.scenario
-    return Acceptance(
-        scenario=scenario,
-        seed=seed,
-        trace=TraceIdentity.of(draw(scenario, seed=seed)),
-        findings=found,
-        knees=found.knees,
-        protections=protections(scenario, found.stages),
-        verdict=verdict_of(found),
-        candidate=candidate,
-        asked_next=try_next,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -33,16 +33,20 @@ UNOWNED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Findings:
-    """Everything the rules look at."""
+    """What the stages found: everything that the rules look at."""
 
     scenario: Scenario
     loads: Loads
+    """The rates that the stages were run at."""
     baseline: Stage | None = None
+    """The stage at low load."""
     ramp: LoadRamp | None = None
     others: Mapping[str, Stage] = field(default_factory=dict)
     """Stages beside the ramp, by kind."""
-    degradation: Degradation | None = None
+    first_degradation: Degradation | None = None
+    """Where a promise first breaks; None where none does."""
     recovery: Recovery | None = None
+    """How the service comes back after the fall-back; None without one."""
     knees: tuple[Knee, ...] = ()
     replications: Replications | None = None
     """What several ramps found; None where one was run."""
@@ -50,16 +54,29 @@ class Findings:
     @property
     def within(self) -> tuple[Stage, ...]:
         """Return the stages that the service is planned for: steps up to the peak, and the rest."""
-        steps = self.ramp.steps if self.ramp else ()
-        planned = tuple(s for s in steps if s.load_rps <= self.loads.peak_rps)
-        front = () if self.baseline is None else (self.baseline,)
-        return (*front, *planned, *self.others.values())
+        return self._around([s for s in self._steps if s.load_rps <= self.loads.peak_rps])
+
+    @property
+    def judged(self) -> tuple[Stage, ...]:
+        """Return every stage without the void tries of the ramp."""
+        return self._around(self._steps)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Return every stage: the baseline, the steps of the ramp, the others."""
+        """Return every stage in the order of the plan, void tries before what they gave way to."""
+        return self._around(() if self.ramp is None else self.ramp.in_turn())
+
+    @property
+    def _steps(self) -> tuple[Stage, ...]:
+        return () if self.ramp is None else self.ramp.steps
+
+    def _around(self, steps: Iterable[Stage]) -> tuple[Stage, ...]:
         front = () if self.baseline is None else (self.baseline,)
-        return (*front, *(self.ramp.steps if self.ramp else ()), *self.others.values())
+        return (*front, *steps, *self.others.values())
+
+    def stage(self, kind: str) -> Stage | None:
+        """Return the stage of a kind beside the ramp; None where it was not run."""
+        return self.others.get(kind)
 
 
 def rules(found: Findings) -> Iterator[Reason]:
@@ -124,7 +141,7 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
         return
     peak = found.loads.peak_rps
     kept = found.ramp.kept_rps
-    point = found.degradation
+    point = found.first_degradation
     above = [s for s in found.ramp.steps if not s.load_rps <= kept]
     undecided = [s for s in above if not s.counts and s.load_rps <= peak]
     outcome: Outcome = "pass"
@@ -278,7 +295,7 @@ def _scale_out(found: Findings) -> Iterator[Reason]:
     """Judge what the recovery owes to replicas that were added."""
     stage = found.others.get("fall_back")
     if stage is not None and found.recovery is not None:
-        yield from scaling_reasons(stage, found.recovery, found.stages)
+        yield from scaling_reasons(stage, found.recovery, found.judged)
     yield from finding_reasons(found.within)
 
 
