@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,8 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results import RunResult, system_stability
 from capplan.results.timelines import time_average
+from capplan.scenario.classes import RequestClass
 from capplan.slo.double_queue import double_queue_reasons
-from capplan.slo.load_generator import client_reasons
 from capplan.slo.promises import LATENCIES
 from capplan.verdict import Outcome, Reason, checked
 
@@ -22,6 +23,13 @@ RETRY_AMPLIFICATION = 1.1
 Engineering", 2016, chapter 21: a retry budget of 10 % limits the growth of load to 1.1."""
 LATE = ("deadline_s", "timeout_rate_fraction", "goodput_fraction", "success_only", *LATENCIES)
 """Rules whose failure means that answers came late or not in time."""
+LAG_OF_PROMISE = 0.05
+"""Send lag (p99), as a share of the tightest latency promise, above which the client is the limit;
+a default of this project."""
+ACHIEVED = 0.98
+"""Share of the asked rate that must have been sent; a default of this project."""
+PROMPT = ("deadline_s", "e2e_s", "ttft_s")
+"""Promises that bound when an answer, or its first token, is there."""
 
 
 def mechanism_reasons(
@@ -33,7 +41,7 @@ def mechanism_reasons(
     yield from _busy_but_late(result, table, broken)
     yield from _retry_amplification(table)
     yield from double_queue_reasons(result)
-    yield from client_reasons(result)
+    yield from _client(result)
 
 
 def _stability(result: RunResult, table: pd.DataFrame) -> Iterator[Reason]:
@@ -57,7 +65,7 @@ def _stability(result: RunResult, table: pd.DataFrame) -> Iterator[Reason]:
 
 
 def _equal_lengths(table: pd.DataFrame) -> Iterator[Reason]:
-    """Say unknown of a class whose requests are all equally long."""
+    """Yield an unknown for each class whose requests are all equally long."""
     for name, own in table.groupby("request_class", sort=False, observed=True):
         lengths = own[["prompt_tokens", "output_tokens"]]
         made = lengths[own["outcome"] == "succeeded"]
@@ -120,5 +128,45 @@ def retry_amplification(value: float, where: str = "") -> Reason:
         limit=RETRY_AMPLIFICATION,
         evidence=f"{counted(float(f'{value:.3g}'), 'attempt')} a request {where}".rstrip(),
         next_action="limit retries by a budget, back off with jitter, honour Retry-After",
+        origin="default",
+    )
+
+
+def sent(first: pd.DataFrame, end_s: float) -> tuple[float, float]:
+    """Return which share of first attempts was sent by ``end_s``, and the send lag's p99, s.
+
+    NaN without any; the lag is of those that were sent.
+    """
+    at_s = first["sent_s"].to_numpy(np.float64)
+    lag = at_s - first["intended_start_s"].to_numpy(np.float64)
+    known = lag[~np.isnan(lag)]
+    share = float((at_s <= end_s).mean()) if lag.size else math.nan
+    return share, float(np.quantile(known, 0.99)) if known.size else math.nan
+
+
+def most_lag_s(classes: Iterable[RequestClass]) -> float:
+    """Return the longest send lag that the smallest latency promise allows, s; inf without one."""
+    promised = [getattr(c.promises, name) for c in classes for name in PROMPT]
+    return LAG_OF_PROMISE * min((p for p in promised if p is not None), default=math.inf)
+
+
+def _client(result: RunResult) -> Iterator[Reason]:
+    """Block a run whose load generator was late: the service had another load."""
+    log = result.requests
+    first = log[(log["attempt"] == 1) & (log["intended_start_s"] >= result.judged_from_s)]
+    most_s = most_lag_s(result.scenario.classes)
+    share, lag_s = sent(first, float(first["intended_start_s"].max()) + min(most_s, 1.0))
+    measured = result.backend == "simulated" or first["sent_s"].notna().any()
+    if not measured or not (share < ACHIEVED or lag_s > most_s):
+        return
+    yield Reason(
+        rule="client_limited",
+        outcome="blocked",
+        value=share,
+        limit=ACHIEVED,
+        evidence=f"the load generator sent {share:.1%} of the requests in time, those it sent "
+        f"with a p99 lag of {lag_s:.3g} s: latencies and failures are its own, and the "
+        "service had less load",
+        next_action="repeat it with a load generator that keeps up, or at a load that it can send",
         origin="default",
     )

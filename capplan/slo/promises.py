@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +20,90 @@ from capplan.scenario import Scenario
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.part import origin
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
-from capplan.verdict import Outcome, Reason
+from capplan.verdict import Outcome, Reason, unknown
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 LATENCIES = ("e2e_s", "ttft_s", "tpot_s")
+ROUNDING_S = 1e-9
 NEXT_LATENCY = "find the layer with the longest wait (segments), then add replicas or shed load"
-NEXT_SHARE = {
-    "deadline_s": "raise capacity or refuse earlier: late answers cost as much as timely ones",
-    "availability_fraction": "see which layer ends the requests (conservation table) and why",
-    "error_rate_fraction": "see which limit rejects or which fault fails them (conservation table)",
-    "timeout_rate_fraction": "see in which queue they time out; shorten it so that it refuses",
-    "goodput_fraction": "see which promise breaks first, by class and length bucket",
+
+
+class ShareRule(NamedTuple):
+    """How a promise on a share of the requests is judged."""
+
+    counted: str
+    """The requests that are counted, in words."""
+    next_action: str
+    most: bool = False
+    """Whether the promise bounds the share from above."""
+    needs: str = ""
+    """Column without which it cannot be judged."""
+    unmeasured: str = ""
+
+
+SHARES: Mapping[str, ShareRule] = {
+    "deadline_s": ShareRule(
+        "within their deadline",
+        "raise capacity or refuse earlier: late answers cost as much as timely ones",
+        needs="e2e_censored_s",
+        unmeasured="successes without a measured end",
+    ),
+    "availability_fraction": ShareRule(
+        "succeed", "see which layer ends the requests (conservation table) and why"
+    ),
+    "error_rate_fraction": ShareRule(
+        "rejected or failed",
+        "see which limit rejects or which fault fails them (conservation table)",
+        most=True,
+    ),
+    "timeout_rate_fraction": ShareRule(
+        "timed out",
+        "see in which queue they time out; shorten it so that it refuses",
+        most=True,
+    ),
+    "goodput_fraction": ShareRule(
+        "are good",
+        "see which promise breaks first, by class and length bucket",
+        needs="good",
+        unmeasured="successes with a promise that can't be checked",
+    ),
 }
+"""Promises on shares of the requests."""
+
+
+def violating(requests: pd.DataFrame, promises: Promises, rule: str) -> tuple[Flags, Flags]:
+    """Return to which requests a promise applies, and which break it (a failure breaks it).
+
+    TTFT and TPOT promises are about streamed answers; an answer of one token has no TPOT. A
+    request's own deadline stands before its class's.
+    """
+    everyone = np.ones(len(requests), dtype=np.bool_)
+    succeeded = requests["success"].to_numpy(np.bool_)
+    if rule == "deadline_s":
+        limit = requests["deadline_s"].to_numpy(np.float64, na_value=np.nan)
+        limit = np.where(np.isnan(limit), promises.deadline_s or np.nan, limit)
+        return everyone, requests["e2e_censored_s"].to_numpy(np.float64) > limit + ROUNDING_S
+    if rule in LATENCIES:
+        applies = everyone if rule == "e2e_s" else streamed(requests)
+        if rule == "tpot_s":
+            tokens = requests["output_tokens"].to_numpy(np.float64, na_value=np.nan)
+            applies = applies & ~(succeeded & (tokens <= 1))
+        value = np.nan_to_num(requests[rule].to_numpy(np.float64), nan=-np.inf)
+        return applies, ~succeeded | (value > getattr(promises, rule) + ROUNDING_S)
+    if rule == "error_rate_fraction":
+        return everyone, outcome_is(requests, "rejected") | outcome_is(requests, "failed")
+    if rule == "timeout_rate_fraction":
+        return everyone, outcome_is(requests, "timed_out")
+    if rule == "goodput_fraction":
+        return everyone, requests["good"].to_numpy(np.float64) == 0
+    return everyone, ~succeeded
+
+
+def limit_of(promises: Promises, rule: str) -> float:
+    """Return the limit that a promise is judged against; a deadline is judged as a share."""
+    return float(promises.quantile if rule == "deadline_s" else getattr(promises, rule))
 
 
 def promise_table(scenario: Scenario) -> pd.DataFrame:
@@ -76,15 +148,14 @@ class Judged:
     def reason(
         self, rule: str, outcome: Outcome, *, value: float | None, evidence: str, next_action: str
     ) -> Reason:
-        """Return a reason about one promise of the class; a deadline is judged as a share."""
-        limit = self.promises.quantile if rule == "deadline_s" else getattr(self.promises, rule)
+        """Return a reason about one promise of the class."""
         return Reason(
             rule=rule,
             outcome=outcome,
             value=value,
-            limit=limit,
+            limit=limit_of(self.promises, rule),
             evidence=evidence,
-            next_action="" if outcome == "pass" else next_action,
+            next_action=next_action,
             request_class=self.request_class.name,
             origin=origin(self.promises, rule),
         )
@@ -96,12 +167,9 @@ def promise_reasons(judged: Judged) -> Iterator[Reason]:
         yield _nothing(judged, "no_requests", "no request of the class ran")
         return
     rules: dict[str, Callable[[Judged], Iterator[Reason]]] = {
-        "deadline_s": _deadline,
+        "deadline_s": partial(_share, rule="deadline_s"),
         **{name: partial(_latency, rule=name) for name in LATENCIES},
-        "availability_fraction": _availability,
-        "error_rate_fraction": _error_rate,
-        "timeout_rate_fraction": _timeout_rate,
-        "goodput_fraction": _goodput,
+        **{name: partial(_share, rule=name) for name in SHARES if name != "deadline_s"},
         "cost_usd_per_success": _cost,
     }
     stated = [name for name in rules if getattr(judged.promises, name) is not None]
@@ -112,36 +180,23 @@ def promise_reasons(judged: Judged) -> Iterator[Reason]:
 
 
 def _nothing(judged: Judged, rule: str, evidence: str) -> Reason:
-    return Reason(
-        rule=rule,
-        outcome="unknown",
-        value=None,
-        limit=None,
-        evidence=evidence,
-        next_action="send some and state what they are promised, or leave the class out",
-        request_class=judged.request_class.name,
-    )
+    action = "send some and state what they are promised, or leave the class out"
+    return unknown(rule, evidence, next_action=action, request_class=judged.request_class.name)
 
 
 def _latency(judged: Judged, rule: str) -> Iterator[Reason]:
     """Judge a latency at the promised quantile, failures as +inf."""
     requests = judged.requests
     succeeded = requests["success"].to_numpy(np.bool_)
-    applies = np.ones(len(requests), dtype=np.bool_)
-    if rule in ("ttft_s", "tpot_s"):
-        applies = streamed(requests)
-    if rule == "tpot_s":
-        tokens = requests["output_tokens"].to_numpy(np.float64, na_value=np.nan)
-        applies = applies & ~(succeeded & (tokens <= 1))
+    applies, _ = violating(requests, judged.promises, rule)
     value = requests[rule].to_numpy(np.float64)
     censored = np.where(succeeded, value, np.inf)[applies]
     if not applies.any():
         yield _unmeasured(judged, rule, "no answer is streamed")
-        return
-    if np.isnan(censored).any():
+    elif np.isnan(censored).any():
         yield _unmeasured(judged, rule, "successes without a measured value")
-        return
-    yield from _latency_reasons(judged, rule, censored, value[applies & succeeded])
+    else:
+        yield from _latency_reasons(judged, rule, censored, value[applies & succeeded])
 
 
 def _latency_reasons(
@@ -178,50 +233,25 @@ def _latency_reasons(
         )
 
 
-def _deadline(judged: Judged) -> Iterator[Reason]:
-    """Judge the share of requests answered within their own deadline against the quantile."""
-    requests, rule = judged.requests, "deadline_s"
-    own = requests["deadline_s"].to_numpy(np.float64, na_value=np.nan)
-    limit = np.where(np.isnan(own), judged.promises.deadline_s or np.nan, own)
-    late = requests["e2e_censored_s"].to_numpy(np.float64) - limit
-    within = late <= 1e-9  # noqa: PLR2004  (rounding)
-    if np.isnan(late).any():
-        yield _unmeasured(judged, rule, "successes without a measured end")
+def _share(judged: Judged, rule: str) -> Iterator[Reason]:
+    """Judge a share of the class's requests against its least or greatest value."""
+    requests, how, limit = judged.requests, SHARES[rule], limit_of(judged.promises, rule)
+    n = len(requests)
+    if how.needs and requests[how.needs].isna().any():
+        yield _unmeasured(judged, rule, how.unmeasured)
         return
-    yield from _share(
-        judged,
-        rule,
-        int(within.sum()),
-        least=judged.promises.quantile,
-        text="within their deadline",
-    )
-
-
-def _availability(judged: Judged) -> Iterator[Reason]:
-    count = int(judged.requests["success"].sum())
-    least = judged.promises.availability_fraction
-    yield from _share(judged, "availability_fraction", count, least=least, text="succeed")
-
-
-def _error_rate(judged: Judged) -> Iterator[Reason]:
-    count = sum(int(outcome_is(judged.requests, one).sum()) for one in ("rejected", "failed"))
-    most = judged.promises.error_rate_fraction
-    yield from _share(judged, "error_rate_fraction", count, most=most, text="rejected or failed")
-
-
-def _timeout_rate(judged: Judged) -> Iterator[Reason]:
-    count = int(outcome_is(judged.requests, "timed_out").sum())
-    most = judged.promises.timeout_rate_fraction
-    yield from _share(judged, "timeout_rate_fraction", count, most=most, text="timed out")
-
-
-def _goodput(judged: Judged) -> Iterator[Reason]:
-    good = judged.requests["good"].to_numpy(np.float64)
-    if np.isnan(good).any():
-        yield _unmeasured(judged, "goodput_fraction", "successes with a promise that can't be told")
+    bad = int(violating(requests, judged.promises, rule)[1].sum())
+    count = bad if how.most else n - bad
+    found = share_interval(count, n)
+    outcome = _upper(found, limit) if how.most else _lower(found, limit)
+    surely_broken = found.low > limit if how.most else found.high < limit
+    if not surely_broken and (thin := _thin(judged, rule, n)):
+        yield thin
         return
-    least = judged.promises.goodput_fraction
-    yield from _share(judged, "goodput_fraction", int(good.sum()), least=least, text="are good")
+    bound = f"at {'most' if how.most else 'least'} {100 * limit:.6g} %"
+    evidence = f"{count:,} of {n:,} {how.counted}, {_percent(found)}, promised {bound}"
+    action = _next(outcome, how.next_action)
+    yield judged.reason(rule, outcome, value=found.value, evidence=evidence, next_action=action)
 
 
 def _cost(judged: Judged) -> Iterator[Reason]:
@@ -250,35 +280,6 @@ def _cost(judged: Judged) -> Iterator[Reason]:
     outcome: Outcome = "pass" if value <= limit else "fail"
     action = "raise the load per replica, or use fewer or cheaper accelerators"
     yield judged.reason(rule, outcome, value=value, evidence=text, next_action=action)
-
-
-def _share(
-    judged: Judged,
-    rule: str,
-    count: int,
-    *,
-    text: str,
-    least: float | None = None,
-    most: float | None = None,
-) -> Iterator[Reason]:
-    """Judge a share of the class's requests against its least or greatest value."""
-    n = len(judged.requests)
-    found = share_interval(count, n)
-    if least is not None:
-        outcome, bound = _lower(found, least), f"at least {_plain(least)}"
-        broken = found.high < least
-    elif most is not None:
-        outcome, bound = _upper(found, most), f"at most {_plain(most)}"
-        broken = found.low > most
-    else:
-        msg = f"{rule}: a least or a greatest value is needed"
-        raise ValueError(msg)
-    if not broken and (thin := _thin(judged, rule, n)):
-        yield thin
-        return
-    evidence = f"{count:,} of {n:,} {text}, {_percent(found)}, promised {bound}"
-    action = _next(outcome, NEXT_SHARE[rule])
-    yield judged.reason(rule, outcome, value=found.value, evidence=evidence, next_action=action)
 
 
 def _thin(judged: Judged, rule: str, n: int) -> Reason | None:
@@ -331,10 +332,6 @@ def _interval(found: Estimate) -> str:
     if not math.isfinite(found.value):
         return "never,"
     return f"{str(found).replace('inf', 'no bound')} s,"
-
-
-def _plain(share: float) -> str:
-    return f"{100 * share:.6g} %"
 
 
 def _percent(found: Estimate) -> str:

@@ -16,7 +16,7 @@ from capplan.results.headline import summary
 from capplan.results.segments import waited_twice
 from capplan.scenario.files import with_values
 from capplan.slo import judge
-from capplan.slo.load_generator import ACHIEVED, most_lag_s, sent
+from capplan.slo.mechanisms import ACHIEVED, most_lag_s, sent
 from capplan.stages.violations import Break, breaks_of, margins_of
 from capplan.statistics import stability
 from capplan.verdict import Reason, Verdict

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.results.requests import outcome_is, streamed
 from capplan.scenario import Scenario
 from capplan.scenario.classes import Promises
+from capplan.slo.promises import LATENCIES, ROUNDING_S, SHARES, limit_of, violating
 from capplan.statistics import Estimate, batch_means, share_interval
 
 if TYPE_CHECKING:
@@ -21,25 +21,15 @@ if TYPE_CHECKING:
 
 Flags = npt.NDArray[np.bool_]
 
-ROUNDING_S = 1e-9
 MOST_IDS = 20
 """Requests named as evidence of one break."""
-CAPACITY_RULES = (
-    "deadline_s",
-    "ttft_s",
-    "tpot_s",
-    "e2e_s",
-    "availability_fraction",
-    "error_rate_fraction",
-    "timeout_rate_fraction",
-    "goodput_fraction",
-)
+CAPACITY_RULES = tuple(dict.fromkeys(("deadline_s", "ttft_s", "tpot_s", "e2e_s", *SHARES)))
 """Promises that load can break, as shares of requests that may break each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Break:
-    """A broken promise: the share of requests that break it, and who they are.
+    """A broken promise: the share of requests that break it, and which they are.
 
     ``used_up_s`` is when more requests had broken it than the whole stage allows: of several
     broken promises, the first to use up its allowance broke first.
@@ -60,10 +50,10 @@ class Break:
 
     @property
     def kept(self) -> bool:
-        """Return whether the whole interval is within what is allowed, or nobody broke it.
+        """Return whether the whole interval is within what is allowed, or no request broke it.
 
-        An allowance of one in a thousand takes thousands of requests to prove; where none of those
-        there were broke the promise, it is kept as far as they can tell.
+        An allowance of one in a thousand takes thousands of requests to prove; without any that
+        broke the promise, it counts as kept.
         """
         return self.violators.empty or self.share.high <= self.allowed_fraction
 
@@ -109,7 +99,7 @@ def stated(promises: Promises) -> Iterable[str]:
 
 def broken(own: pd.DataFrame, promises: Promises, rule: str) -> Break:
     """Return how the requests of one class break one of its promises."""
-    applies, violates = _violations(own, promises, rule)
+    applies, violates = violating(own, promises, rule)
     asked = own[applies]
     bad = violates[applies]
     allowed = allowance(promises, rule)
@@ -150,35 +140,10 @@ def allowance(promises: Promises, rule: str) -> float:
     >>> round(allowance(Promises(ttft_s=1.0, quantile=0.99), "ttft_s"), 6)
     0.01
     """
-    if rule in ("deadline_s", "ttft_s", "tpot_s", "e2e_s"):
+    if rule == "deadline_s" or rule in LATENCIES:
         return 1 - promises.quantile
-    value = float(getattr(promises, rule))
-    return 1 - value if rule in ("availability_fraction", "goodput_fraction") else value
-
-
-def _violations(own: pd.DataFrame, promises: Promises, rule: str) -> tuple[Flags, Flags]:
-    """Return to which requests a promise applies, and which break it (a failure breaks it)."""
-    everyone = np.ones(len(own), dtype=np.bool_)
-    succeeded = own["success"].to_numpy(np.bool_)
-    if rule == "deadline_s":
-        limit = own["deadline_s"].to_numpy(np.float64, na_value=np.nan)
-        limit = np.where(np.isnan(limit), promises.deadline_s or np.nan, limit)
-        return everyone, own["e2e_censored_s"].to_numpy(np.float64) > limit + ROUNDING_S
-    if rule in ("ttft_s", "tpot_s", "e2e_s"):
-        value = own[rule].to_numpy(np.float64)
-        applies = everyone if rule == "e2e_s" else streamed(own)
-        if rule == "tpot_s":
-            tokens = own["output_tokens"].to_numpy(np.float64, na_value=np.nan)
-            applies = applies & ~(succeeded & (tokens <= 1))
-        late = np.nan_to_num(value, nan=-np.inf) > getattr(promises, rule) + ROUNDING_S
-        return applies, ~succeeded | late
-    if rule == "error_rate_fraction":
-        return everyone, outcome_is(own, "rejected") | outcome_is(own, "failed")
-    if rule == "timeout_rate_fraction":
-        return everyone, outcome_is(own, "timed_out")
-    if rule == "goodput_fraction":
-        return everyone, own["good"].to_numpy(np.float64) == 0
-    return everyone, ~succeeded
+    limit = limit_of(promises, rule)
+    return limit if SHARES[rule].most else 1 - limit
 
 
 def _used_up(violators: pd.DataFrame, allowed: float) -> float:
