@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from capplan.budget import allocate
-from capplan.budget.findings import Waiting, queues_of
+from capplan.budget.limits import QueueOnPath, queues_of
 from capplan.formatting import in_words
 from capplan.results import RunResult, queue_waits
 from capplan.results.segments import SERIES, TOLERANCE_S, double_queued
@@ -180,6 +180,6 @@ def _loose(scenario: Scenario, layer: str, pool_name: str) -> Iterator[str]:
         yield f"{layer} has no wait limit"
 
 
-def _queues(scenario: Scenario, pool_name: str) -> dict[str, Waiting]:
+def _queues(scenario: Scenario, pool_name: str) -> dict[str, QueueOnPath]:
     """Return the queues in front of a pool's replicas, by their names in the log."""
     return dict(zip(SERIES, queues_of(scenario, pool_name), strict=True))
