@@ -12,18 +12,21 @@ your own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from capplan.budget.applying import applied_text, apply
 from capplan.budget.backward import class_budget
-from capplan.budget.findings import changes, find
+from capplan.budget.findings import changes, find, value_at
 from capplan.budget.limits import layer_limits, settings
 from capplan.budget.loads import ClassLoad, class_loads
 from capplan.budget.results import ClassBudget, LayerLimit, WaitBudget
 from capplan.budget.service import PoolService, pool_service
 from capplan.budget.shares import WAITING, rebalance
 from capplan.scenario import Scenario
+from capplan.scenario.fields import derived_fields
 from capplan.scenario.files import with_values
+from capplan.scenario.part import DERIVED
+from capplan.schema import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +46,7 @@ __all__ = [
     "apply",
     "class_loads",
     "rebalance",
+    "resolved",
     "with_shares",
 ]
 
@@ -60,8 +64,67 @@ def allocate(
     shape or of ``profile``. Service times are those at that rate, without waiting: a prompt is
     prefilled in steps that also decode the sequences then running.
 
+    Limits that the scenario states as ``derived`` are the budget's own; where it derives none they
+    are a finding, as unlimited.
+
     Raises :class:`capplan.schema.DataError` if a model or accelerator is unknown or does not fit.
     """
+    plan = _plan(scenario, profile=profile, trace=trace)
+    defaults = derived_fields(scenario)
+    scenario = _filled(scenario, {f: plan.settings.get(f, defaults[f]) for f in defaults})
+    return WaitBudget(
+        scenario=scenario.name,
+        rule=scenario.budget.rule,
+        classes=plan.classes,
+        limits=plan.limits,
+        settings=plan.settings,
+        changes=changes(scenario, plan.settings),
+        derived={field: value_at(scenario, field) for field in scenario.derived},
+        findings=find(scenario, plan.classes, plan.services, plan.settings),
+    )
+
+
+def resolved(scenario: Scenario, *, trace: Trace | None = None) -> Scenario:
+    """Return the scenario with the budget's number for each word ``derived``.
+
+    What simulates, stages, sizes or judges a scenario calls it first, so that a derived number
+    follows from the scenario at hand. Rates and lengths are those of :func:`allocate`.
+    Raises :class:`capplan.schema.DataError` naming the field where no number follows.
+    """
+    fields = derived_fields(scenario)
+    if not fields:
+        return scenario
+    settings = _plan(scenario, trace=trace).settings
+    lacking = [f for f in fields if f not in settings and _queue(f) not in settings]
+    if lacking:
+        rule = "a number: the wait budget derives none without a promise that leaves time to wait"
+        raise DataError(rule, where=scenario.name, field=lacking[0], value=DERIVED)
+    return _filled(scenario, {field: settings.get(field) for field in fields})
+
+
+def _queue(field: str) -> str:
+    """Return the length of the queue whose wait limit a field is: at 0 no wait needs a limit."""
+    return field.replace(".wait_limit_s", ".length")
+
+
+def _filled(scenario: Scenario, values: Mapping[str, float | None]) -> Scenario:
+    if not values:
+        return scenario
+    return with_values(scenario, {**values, "derived": [*scenario.derived, *values]})
+
+
+class _Plan(NamedTuple):
+    """What follows from the loads of a scenario's classes, whatever its limits are."""
+
+    classes: tuple[ClassBudget, ...]
+    services: dict[str, PoolService]
+    limits: tuple[LayerLimit, ...]
+    settings: dict[str, int | float]
+
+
+def _plan(
+    scenario: Scenario, *, profile: TrafficProfile | None = None, trace: Trace | None = None
+) -> _Plan:
     loads = class_loads(scenario, profile=profile, trace=trace)
     services = _services(scenario, loads)
     classes = tuple(
@@ -69,16 +132,7 @@ def allocate(
         for c in scenario.classes
     )
     limits = layer_limits(scenario, classes, services)
-    derived = settings(limits, services)
-    return WaitBudget(
-        scenario=scenario.name,
-        rule=scenario.budget.rule,
-        classes=classes,
-        limits=limits,
-        settings=derived,
-        changes=changes(scenario, derived),
-        findings=find(scenario, classes, services, derived),
-    )
+    return _Plan(classes, services, limits, settings(limits, services))
 
 
 def with_shares(scenario: Scenario, shares: Mapping[str, float]) -> Scenario:

@@ -32,7 +32,8 @@ def applied_text(
 ) -> str:
     """Return the YAML of a scenario file with ``values`` and the budget's changes set.
 
-    Comments, order and quoting of the file stay, and so do limits that are right already. With
+    Comments, order and quoting of the file stay, and so do limits that are right already; a number
+    takes the place of the word ``derived``. With
     ``folder``, a relative ``traffic.trace`` that counts from the file's folder is rewritten to
     count from there.
     Raises :class:`DataError` if the file cannot be read.
@@ -52,7 +53,7 @@ def applied_text(
         yaml.indent(mapping=2, sequence=4, offset=2)
     if folder is not None:
         _move_trace(data, source.parent, folder)
-    data = set_values(data, {**(values or {}), **budget.changes}, where=source)
+    data = set_values(data, {**(values or {}), **budget.derived, **budget.changes}, where=source)
     out = StringIO()
     yaml.dump(data, out)
     return out.getvalue()

@@ -117,6 +117,8 @@ class WaitBudget(Displayed):
     """Every derived limit by its dotted path in the scenario."""
     changes: Mapping[str, int | float]
     """Those that the scenario does not have already."""
+    derived: Mapping[str, int | float | None] = field(default_factory=dict)
+    """Those that the scenario leaves to the budget by the word ``derived``."""
     findings: tuple[Reason, ...] = field(default=())
 
     @property
@@ -214,6 +216,11 @@ class WaitBudget(Displayed):
 
         return charts.budget_by_layer(self.parts())
 
+    def derived_table(self) -> pd.DataFrame:
+        """Return the fields that the scenario states as ``derived``, with their values."""
+        values = {path: "none" if v is None else _flag(v) for path, v in self.derived.items()}
+        return pd.DataFrame(values.items(), columns=["field", "derived value"])
+
     def parts(self) -> pd.DataFrame:
         """Return where the time of each class goes: request_class, layer, part_s, deadline_s.
 
@@ -269,6 +276,7 @@ class WaitBudget(Displayed):
             "layers": plain(self.limits),
             "settings": plain(self.settings),
             "changes": plain(self.changes),
+            "derived": plain(self.derived),
         }
 
 

@@ -56,6 +56,8 @@ def _run(args: argparse.Namespace) -> int:
     else:
         print_frame(budget.class_table())
         print_frame(budget.limit_table())
+        if budget.derived:
+            print_frame(budget.derived_table())
         sys.stdout.write(budget.as_text())
         if budget.findings:
             sys.stdout.write("\n")

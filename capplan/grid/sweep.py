@@ -219,7 +219,7 @@ def _answer(task: Task) -> tuple[Rows, Rows, Rows]:
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
     classes = figures.pop("by_class")
     del figures["breakers"]  # a table of its own, in each run's document
-    verdict = judge(result, task.scenario)
+    verdict = judge(result)
     end = {
         "feasible": True,
         "reason": None,

@@ -102,6 +102,7 @@ def open_page(
     DataError
         For a scenario or trace that cannot be read.
     """
+    from capplan.budget import resolved
     from capplan.charts import use_theme
     from capplan.scenario.files import load_scenario
 
@@ -110,6 +111,6 @@ def open_page(
         changes["requests"] = requests
     if trace:
         changes["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
-    study = load_scenario(scenario, values=changes)
+    study = resolved(load_scenario(scenario, values=changes))
     use_theme()
     return Page(scenario=study, seed=seed, folder=Path(run_folder or RUNS / study.name))

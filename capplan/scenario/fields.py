@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
+from pydantic import Tag
 from pydantic.fields import FieldInfo
 
-from capplan.scenario.part import Affects, Part, Refers
+from capplan.scenario.part import DERIVED, Affects, Part, Refers, is_derived
 
 
 def walk(part: Part, path: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
@@ -67,6 +68,20 @@ def effects(kind: type[Part], path: str) -> frozenset[Affects | None]:
         is_entry = bool(kinds) and any(_is_list(f.annotation) for f in found)
     below = {effect for inner in kinds for _, _, effect in declared(inner, own)}
     return frozenset({own} | below)
+
+
+def derived_fields(part: Part) -> dict[str, Any]:
+    """Return the fields that hold the word ``derived``, by dotted path, with their defaults."""
+    return {
+        path: field.default
+        for path, field, value in walk(part)
+        if is_derived(value) and _derivable(field)
+    }
+
+
+def _derivable(field: FieldInfo) -> bool:
+    annotation: Any = field.annotation
+    return any(isinstance(mark, Tag) and mark.tag == DERIVED for mark in _marks(annotation))
 
 
 def narrowed(part: Part, kept: Mapping[str, Collection[str]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from capplan.bundled import data_path
-from capplan.scenario.part import Part
+from capplan.scenario.part import NUMBER, Part
 from capplan.scenario.scenario import Scenario
 from capplan.scenario.shorthands import by_name, written_out
 from capplan.scenario.yaml_text import read_yaml
@@ -54,6 +54,8 @@ def with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
     """
     data = scenario.model_dump(mode="json", exclude_unset=True)
     changes = {path: _plain(value) for path, value in values.items()}
+    if "derived" in data:
+        data["derived"] = [path for path in data["derived"] if path not in changes]
     return validate(set_values(data, changes, where=scenario.name), where=scenario.name)
 
 
@@ -199,9 +201,9 @@ def _shows_value(error: Any) -> bool:
     return error["type"] != "missing" and bool(error["loc"]) and not told
 
 
-def _is_kind(part: int | str, data: Any) -> bool:
-    """Return whether the last part of an error's path is only the kind of what is in error."""
-    return isinstance(data, dict) and data.get("kind") == part
+def _is_tag(part: int | str, data: Any) -> bool:
+    """Return whether the last part of an error's path is no field: the kind of what is in error."""
+    return part == NUMBER or (isinstance(data, dict) and data.get("kind") == part)
 
 
 def _told_once(errors: list[Any]) -> list[Any]:
@@ -236,7 +238,7 @@ def _field(loc: tuple[int | str, ...], data: Any) -> str:
             data = data[part]
             named = data.get("name") if isinstance(data, dict) else None
             path.append(str(named or part))
-        elif inside or (i == len(loc) - 1 and not _is_kind(part, data)):
+        elif inside or (i == len(loc) - 1 and not _is_tag(part, data)):
             path.append(str(part))
             data = data[part] if inside else None
     return ".".join(path)

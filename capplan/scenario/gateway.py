@@ -14,6 +14,7 @@ from capplan.scenario.layers import Queue
 from capplan.scenario.part import (
     Count,
     CountOrZero,
+    Derivable,
     Fraction,
     Owner,
     Part,
@@ -22,6 +23,7 @@ from capplan.scenario.part import (
     Rate,
     Seconds,
     TenantName,
+    is_derived,
 )
 from capplan.scenario.rate_limits import (
     Allowance,
@@ -193,7 +195,7 @@ class Gateway(Part):
     allowances: tuple[Allowance, ...] = ()
     rate_limits: tuple[RequestLimit, ...] = ()
     token_limits: tuple[TokenLimit, ...] = ()
-    concurrency: Count | None = None
+    concurrency: Derivable[Count | None] = None
     quotas: tuple[TenantQuota, ...] = ()
     reclaim: Literal["next_free", "cancel"] = "next_free"
     reserves: tuple[Reserve, ...] = ()
@@ -285,7 +287,7 @@ class Gateway(Part):
             raise ValueError(msg)
         owned = sum(q.concurrency for q in self.quotas)
         kept = max((r.concurrency for r in self.reserves), default=0)
-        if owned + kept > self.concurrency:
+        if not is_derived(self.concurrency) and owned + kept > self.concurrency:
             msg = (
                 f"quotas ({owned}) and the largest of reserves ({kept}) must fit in concurrency "
                 f"({self.concurrency}): {owned + kept - self.concurrency} too many"

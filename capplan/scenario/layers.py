@@ -12,6 +12,7 @@ from capplan.scenario.part import (
     ClassName,
     Count,
     CountOrZero,
+    Derivable,
     Fraction,
     NonNegative,
     Owner,
@@ -99,8 +100,8 @@ class Queue(Part):
     waited: ClassVar = Ending("wait_limit")
 
     owner: Owner = ""
-    length: CountOrZero | None = None
-    wait_limit_s: PositiveSeconds | None = None
+    length: Derivable[CountOrZero | None] = None
+    wait_limit_s: Derivable[PositiveSeconds | None] = None
     order: Order = "fifo"
     """Who is served next, ties by arrival: ``fifo``; ``priority`` (lower first);
     ``weighted_fair`` (see ``fair``); ``earliest_deadline`` of the caller, those without one last;
@@ -112,7 +113,7 @@ class Queue(Part):
     shortest prompt, buckets served shortest first. Against starvation: who came a second later
     must be better by this much to go first. 0 = no ageing."""
     status: Literal[429, 503] = 503
-    retry_after_s: Seconds = 1.0
+    retry_after_s: Derivable[Seconds] = 1.0
 
     def limits(self) -> Iterator[Limit]:
         """Yield the limits of the length and of the wait, also those that are not set."""
@@ -157,7 +158,7 @@ class Router(Part):
     policy: Literal[
         "round_robin", "least_in_flight", "random", "model_resident", "prefix_aware"
     ] = "least_in_flight"
-    max_in_flight: Count | None = None
+    max_in_flight: Derivable[Count | None] = None
     prefix_threshold_fraction: Fraction = 0.3
     """Share of the prompt that must be found for ``prefix_aware`` to go by it; else the least
     loaded is taken. Default of SGLang's router (``cache_threshold``), as are those below."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 LEAST = 1e-300
 
@@ -56,6 +56,30 @@ HostName = Annotated[Name, Refers("hosts")]
 Owner = Annotated[str, Affects.DESCRIBING]
 Origin = Literal["promise", "measured", "default"]
 Origins = Annotated[dict[str, Origin], Affects.DESCRIBING]
+
+
+NUMBER, DERIVED = "number", "derived"
+"""The word in place of a number that the wait budget derives; see :mod:`capplan.budget`."""
+
+if TYPE_CHECKING:
+    _T = TypeVar("_T")
+    Derivable = Annotated[_T, DERIVED]
+else:
+
+    class Derivable:
+        """A number, or the word ``derived`` until :func:`capplan.budget.resolved` replaces it."""
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            """Return the type of a field of that kind, or of the word."""
+            return Annotated[
+                Annotated[kind, Tag(NUMBER)] | Annotated[Literal["derived"], Tag(DERIVED)],
+                Discriminator(lambda value: DERIVED if value == DERIVED else NUMBER),
+            ]
+
+
+def is_derived(value: object) -> bool:
+    """Return whether a value is the word ``derived``, for which no number stands yet."""
+    return value == DERIVED
 
 
 class Part(BaseModel):

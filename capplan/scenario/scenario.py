@@ -55,6 +55,8 @@ class Scenario(Part):
     faults: Annotated[tuple[Fault, ...], Affects.SERVING] = ()
     breakers: Annotated[tuple[Breaker, ...], Affects.SERVING] = ()
     """Protective rules. A file may name bundled ones: ``tiered-default``."""
+    derived: Annotated[tuple[str, ...], Affects.DESCRIBING] = ()
+    """Fields whose number the wait budget derived, by dotted path, once it has."""
     budget: Annotated[BudgetRule, Affects.JUDGING] = BudgetRule()
     stages: Annotated[StagePlan, Affects.JUDGING] = StagePlan()
 

@@ -11,6 +11,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from capplan.budget import resolved
 from capplan.results import RunResult
 from capplan.simulation import faults, timeline
 from capplan.simulation.attempt import Downstream
@@ -87,6 +88,7 @@ def simulate(
         is some for all of a pool's batching, else as ``reference``: in Python, one after the
         other. None = ``fast`` from :data:`PAYS_FROM` requests on. The tables are the same.
     """
+    scenario = resolved(scenario)
     started = time.perf_counter()
     if trace is None:
         from capplan.traffic.draw import draw
@@ -339,6 +341,7 @@ def simulate_many(
     if traces is not None and len(traces) != replications:
         msg = f"one trace per replication ({replications}), got {len(traces)}"
         raise ValueError(msg)
+    scenario = resolved(scenario)
     asked = [
         (scenario, None if traces is None else traces[index], seed, index)
         for index in range(replications)

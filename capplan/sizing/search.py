@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from capplan.budget import resolved
 from capplan.formatting import counted, does
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
@@ -76,6 +77,7 @@ def size(
     ValueError
         For counts that make no sense.
     """
+    scenario = resolved(scenario)
     losses = _losses(lose, at_s=at_s, down_s=down_s)
     _check(replications=replications if traces is None else len(traces))
     drawn = list(traces or [draw(scenario, seed=seed, replication=i) for i in range(replications)])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from capplan.budget import resolved
 from capplan.results import RunResult, per_request
 from capplan.scenario import Scenario
 from capplan.scenario.fields import effect_of
@@ -35,7 +36,7 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
     if not runs:
         msg = "a verdict needs at least one run"
         raise ValueError(msg)
-    asked = scenario or runs[0].scenario
+    asked = runs[0].scenario if scenario is None else resolved(scenario)
     tables = [per_request(run) for run in runs]
     scope = scope_of(runs, tables)
     if fields := _differences(runs[0].scenario, asked):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from capplan.budget import resolved
 from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
 from capplan.results.conservation import KEYS
@@ -198,6 +199,7 @@ def run_stages(
     DataError
         For a scenario that cannot be drawn or run.
     """
+    scenario = resolved(scenario)
     loads = loads_of(scenario, seed=seed)
     plan = scenario.stages.run
     found = Findings(scenario=scenario, loads=loads)

@@ -2,7 +2,7 @@ import shlex
 
 import pytest
 
-from capplan.budget import allocate
+from capplan.budget import allocate, resolved
 from capplan.bundled import data_path
 from capplan.scenario.files import load_scenario, validate, write_scenario
 from capplan.scenario.yaml_text import parse_value, read_yaml
@@ -63,7 +63,7 @@ def test_every_layer_has_an_owner_and_a_bound(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "benchmark"])
 def test_every_class_has_promises_and_the_waits_fit_its_deadline(name):
-    scenario = load_scenario(name)
+    scenario = resolved(load_scenario(name))
     for c in scenario.classes:
         pool = scenario.pool_of(c.name)
         waits = (scenario.gateway.queue, pool.queue, pool.batching.scheduler)
