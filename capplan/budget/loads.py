@@ -219,7 +219,7 @@ def _shape_rates(scenario: Scenario) -> dict[str, float]:
     elif isinstance(shape, ClosedLoop):
         total = shape.users / shape.mean_think_s if shape.mean_think_s > 0 else math.nan
     elif not isinstance(shape, Replay):
-        plan = planned_rate(shape, duration_s=scenario.traffic.duration_s)
+        plan = planned_rate(shape, duration_s=scenario.traffic.lasts_s)
         total = plan.expected / plan.end_s
     shares = sum(c.share for c in scenario.classes)
     return {c.name: total * c.share / shares for c in scenario.classes}

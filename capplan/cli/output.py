@@ -34,6 +34,13 @@ def print_frame(frame: pd.DataFrame) -> None:
         sys.stdout.write(f"{table(frame, rows=len(frame))}\n\n")
 
 
+def print_assumed(notes: Sequence[str]) -> None:
+    """Print what a result rests on besides its inputs: what was assumed, cut, dropped or filled."""
+    if notes:
+        sys.stdout.write("\nrests on:\n")
+        sys.stdout.writelines(f"- {note}\n" for note in dict.fromkeys(notes))
+
+
 def print_stored(out: str | None) -> None:
     """Print the folder that holds the run, if one does."""
     if out is not None:

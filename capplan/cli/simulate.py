@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_frame, print_json, print_stored
+from capplan.cli.output import print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import (
     add_backend,
     add_check,
@@ -52,7 +52,8 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.slo import judge
     from capplan.traffic.draw import draw
 
-    result = simulate(scenario, trace=draw(scenario, seed=args.seed), seed=args.seed)
+    trace = draw(scenario, seed=args.seed)
+    result = simulate(scenario, trace=trace, seed=args.seed)
     verdict = judge(result, scenario)
     run_id = inputs_of(result).run_id
     if args.out is not None:
@@ -60,10 +61,11 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         conservation = conservation_table(result, by=("request_class",)).to_dict("records")
         document = {"run_id": run_id, **headline(result), "books": conservation, "verdict": verdict}
-        print_json(plain(document))
+        print_json(plain(document | {"assumed": trace.notes}))
     else:
         sys.stdout.write(f"run {run_id}: {result.as_text()}\n")
         print_frame(breaker_table(result))
         sys.stdout.write(f"verdict: {verdict.as_text()}")
+        print_assumed(trace.notes)
         print_stored(args.out)
     return exits.checked(verdict.outcome, check=args.check)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_frame, print_json, print_stored
+from capplan.cli.output import print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import (
     add_backend,
     add_check,
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
         jobs=args.jobs,
     )
     inputs = _inputs(args, scenario, lose, traces)
-    document = plain({"run_id": inputs.run_id, **found.to_json()})
+    document = plain({"run_id": inputs.run_id, **found.to_json(), "assumed": traces[0].notes})
     if args.out is not None:
         store(inputs, {"points": found.frame()}, args.out, found.verdict, summary=document)
     if args.json:
@@ -91,6 +91,7 @@ def _run(args: argparse.Namespace) -> int:
         print_frame(found.limits())
         print_frame(found.rejections())
         print_frame(found.verdict.table())
+        print_assumed(document["assumed"])
         print_stored(args.out)
     return exits.checked(document["verdict"]["outcome"], check=args.check)
 

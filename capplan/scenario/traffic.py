@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -139,6 +140,11 @@ class LongOutputs(Part):
 Perturbation = Annotated[Bursts | LongOutputs, Field(discriminator="kind")]
 
 
+DEFAULT_DURATION_S = 3600.0
+"""Length of traffic drawn from laws that states none: an hour, the span of the public traces that
+the project's examples rest on."""
+
+
 class Traffic(Part):
     """The crowd: lengths from ``trace`` (a path, ``sample``, or None = the classes' laws)."""
 
@@ -153,13 +159,21 @@ class Traffic(Part):
     """Keep rows of the file without prompt or output tokens, such as embeddings."""
     shape: Shape = Replay()
     arrivals: Arrivals = Poisson()
-    duration_s: PositiveSeconds = 3600.0
+    duration_s: PositiveSeconds | None = None
+    """Length of the traffic, s; None = all of a replayed trace, of any other shape an hour."""
     rules: tuple[ClassRule, ...] = ()
     streaming_fraction: Fraction | None = None
     """Share of requests of streaming classes that do stream; None = all of them."""
     mix: tuple[MixChange, ...] = ()
     """How the weights of the classes change; they begin as the classes' ``share``."""
     perturbations: tuple[Perturbation, ...] = ()
+
+    @property
+    def lasts_s(self) -> float:
+        """Return when the traffic ends, s: as stated, else inf for a replay, an hour for laws."""
+        if self.duration_s is not None:
+            return self.duration_s
+        return math.inf if isinstance(self.shape, Replay) else DEFAULT_DURATION_S
 
     @field_validator("columns", "units")
     @classmethod

@@ -50,7 +50,7 @@ def closed_loop(
     DataError
         For more than ten million requests: think times are too short for the duration.
     """
-    end_s = scenario.traffic.duration_s
+    end_s = scenario.traffic.lasts_s
     _check_rows(scenario, shape, end_s)
     frame = _sequences(scenario, shape, end_s, key)
     user = frame["user"].to_numpy()

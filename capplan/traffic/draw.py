@@ -18,7 +18,7 @@ from capplan.traffic.assign import classes_of, completed
 from capplan.traffic.closed import closed_loop, without_users
 from capplan.traffic.laws import drawn_classes, rows_by_class
 from capplan.traffic.perturb import with_bursts, with_extra_requests, with_long_outputs
-from capplan.traffic.replay import occurrence, replayed, taken, window_s
+from capplan.traffic.replay import cut_note, occurrence, replayed, taken, window_s
 from capplan.traffic.sample import base_trace
 from capplan.traffic.shapes import planned_rate
 from capplan.traffic.streams import Stream, stream
@@ -44,7 +44,7 @@ def draw(
     takes a whole row of the base trace (drawn with replacement, so the joint distribution of class,
     tenant, lengths and prefix is the trace's); without a base trace the classes' laws give the
     rows.
-    At most ``scenario.requests`` requests, all before ``traffic.duration_s``. The same scenario,
+    At most ``scenario.requests`` requests, all before ``traffic.lasts_s``. The same scenario,
     seed and replication give the same trace; what pools, layers and faults say changes nothing,
     except the replicas of the primary pool under a rate per replica.
 
@@ -124,14 +124,20 @@ def _replay(
     if base is None:
         msg = "shape replay needs a base trace"
         raise ValueError(msg)
-    duration_s = scenario.traffic.duration_s
-    frame = replayed(base, shape, duration_s=duration_s, seed=key[0], replication=key[1])
-    end_s = min(duration_s, window_s(base) * shape.time_scale)
+    lasts_s = scenario.traffic.lasts_s
+    whole = replayed(base, shape, seed=key[0], replication=key[1])
+    times = whole["arrival_s"].to_numpy(np.float64)
+    frame = whole.iloc[: int(np.searchsorted(times, lasts_s))]
+    cuts = cut_note(times, len(frame), f"traffic.duration_s {lasts_s:,.6g} s")
+    if scenario.requests is not None:
+        count = min(scenario.requests, len(frame))
+        cuts += cut_note(times[: len(frame)], count, f"requests {scenario.requests:,}")
+    end_s = min(lasts_s, window_s(base) * shape.time_scale)
     if not scenario.traffic.perturbations or frame.empty:
-        return frame, end_s, []
+        return frame, end_s, cuts
     copies = math.ceil(shape.rate_scale)
     frame, notes = with_extra_requests(frame, base.frame, scenario, end_s, key=key, copies=copies)
-    return frame, end_s, notes
+    return frame, end_s, [*cuts, *notes]
 
 
 def _shaped(
@@ -140,7 +146,7 @@ def _shaped(
     """Return requests at the times of the shape: rows of the base trace, or of the laws."""
     traffic = scenario.traffic
     plan = planned_rate(
-        traffic.shape, duration_s=traffic.duration_s, replicas=scenario.pool().replicas
+        traffic.shape, duration_s=traffic.lasts_s, replicas=scenario.pool().replicas
     )
     plan = with_bursts(plan, scenario)
     if isinstance(traffic.arrivals, Modulated):

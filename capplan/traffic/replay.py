@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from capplan.formatting import counted, format_value
 from capplan.traffic.streams import Stream, stream
 
 if TYPE_CHECKING:
@@ -30,10 +31,11 @@ def window_s(base: Trace) -> float:
     return last * n / (n - 1) if n > 1 else last
 
 
-def replayed(
-    base: Trace, shape: Replay, *, seed: int, replication: int, duration_s: float
-) -> pd.DataFrame:
-    """Return the rows of a replay that arrive before ``duration_s``, in order of arrival.
+BUSIEST_S = 3600.0
+
+
+def replayed(base: Trace, shape: Replay, *, seed: int, replication: int) -> pd.DataFrame:
+    """Return the rows of a replay of the whole trace, in order of arrival.
 
     Recorded times are multiplied by ``time_scale``. A ``rate_scale`` r below 1 keeps each request
     with probability r. Above 1, copies of the whole trace are added, each shifted round the end
@@ -56,9 +58,32 @@ def replayed(
         parts.append((row, (moved - window * lap) * shape.time_scale, np.full_like(row, copy), lap))
     row, time, copy_of, lap = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(time, kind="stable")
-    order = order[time[order] < duration_s]
     frame = taken(base.frame, row[order], copy_of[order], lap=lap[order])
     return frame.assign(arrival_s=time[order])
+
+
+def cut_note(whole_s: NDArray[np.float64], kept: int, cut_by: str) -> list[str]:
+    """Return a sentence on what a cut leaves out of a replay; none if it leaves out nothing.
+
+    ``whole_s`` are the arrivals of the whole replay in order, of which the first ``kept`` stay.
+
+    >>> cut_note(np.array([0.0, 100.0, 9000.0, 9001.0]), 2, "traffic.duration_s 3,600 s")
+    ['traffic.duration_s 3,600 s cuts the trace: 2 of 4 requests (50 %) and 100 % of those of its \
+busiest hour are left out.']
+    """
+    if kept >= len(whole_s):
+        return []
+    ends = np.searchsorted(whole_s, whole_s + BUSIEST_S)
+    counts = ends - np.arange(len(whole_s))
+    first = int(counts.argmax())
+    busiest = range(first, int(ends[first]))
+    lost = sum(row >= kept for row in busiest) / len(busiest)
+    gone = len(whole_s) - kept
+    return [
+        f"{cut_by} cuts the trace: {gone:,} of {counted(len(whole_s), 'request')} "
+        f"({format_value(gone / len(whole_s), '_fraction')}) and {format_value(lost, '_fraction')} "
+        "of those of its busiest hour are left out."
+    ]
 
 
 Ints = NDArray[np.int64]

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.bundled import data_path
+from capplan.cli import main
 from capplan.scenario.classes import FixedSize, LognormalSize
-from capplan.scenario.files import load_scenario, with_values
+from capplan.scenario.files import load_scenario, with_values, write_scenario
 from capplan.schema import TRACE, DataError, names
 from capplan.traffic.draw import draw, recorded
 from capplan.traffic.laws import Z95, sizes
@@ -634,3 +636,47 @@ def test_a_recorded_trace_keeps_its_ledger_and_the_scenario_fills_what_it_lacks(
     assert trace.ledger.kept == len(trace) == 20_053
     assert trace.frame[["request_class", "tenant", "deadline_s"]].notna().all().all()
     assert recorded(load_scenario("benchmark")).frame.equals(draw(load_scenario("benchmark")).frame)
+
+
+def recording(tmp_path, *, quiet, busy):
+    """Write a recording of a quiet hour and a busy one after it; return its path."""
+    times = [*(3600.0 * i / quiet for i in range(quiet)), *(3600.0 + i for i in range(busy))]
+    lines = ["arrival_s,prompt_tokens,output_tokens", *(f"{t:.3f},100,10" for t in times)]
+    file = tmp_path / "calls.csv"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def replay_of(file, **values):
+    base = {"traffic": {"trace": str(file), "shape": {"kind": "replay"}}}
+    return load_scenario("benchmark", values={**base, "requests": None, **values})
+
+
+def test_a_replay_takes_the_whole_trace_unless_it_is_told_to_cut_it(tmp_path):
+    file = recording(tmp_path, quiet=40, busy=900)
+    whole = draw(replay_of(file))
+    assert len(whole) == 940
+    assert not any("cuts the trace" in note for note in whole.notes)
+
+
+def test_what_a_cut_leaves_out_is_stated_with_its_share_of_the_busiest_hour(tmp_path):
+    file = recording(tmp_path, quiet=40, busy=900)
+    cut = draw(replay_of(file, **{"traffic.duration_s": 3600.0}))
+    (note,) = (n for n in cut.notes if "cuts" in n)
+    assert note.startswith("traffic.duration_s 3,600 s cuts the trace: 900 of 940 requests")
+    assert "96.8 % of those of its busiest hour" in note  # 900 of the 930 within one hour
+    (note,) = (n for n in draw(replay_of(file, requests=90)).notes if "cuts" in n)
+    assert note.startswith("requests 90 cuts the trace: 850 of 940 requests")
+
+
+def test_simulate_and_size_print_what_was_cut(tmp_path, capsys):
+    file = recording(tmp_path, quiet=40, busy=300)
+    study = tmp_path / "study.yaml"
+    study.write_text(write_scenario(replay_of(file)), encoding="utf-8")
+    for command in (["simulate"], ["size", "--most", "2", "--lose", "0"]):
+        name, *options = command
+        words = [name, str(study), *options, "--set", "traffic.duration_s=3600"]
+        assert main(words) == 0
+        assert "300 of 340 requests" in capsys.readouterr().out
+        assert main([*words, "--json"]) == 0
+        assert any("300 of 340" in note for note in json.loads(capsys.readouterr().out)["assumed"])
