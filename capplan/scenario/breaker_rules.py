@@ -12,7 +12,7 @@ from capplan.scenario.pools import Pool
 
 def impossible(breaker: Breaker, pool: Pool, pools: Mapping[str, Pool]) -> str | None:
     """Return why a rule cannot act in a pool; None if it can."""
-    return next((told for action in breaker.then if (told := _clash(action, pool, pools))), None)
+    return next((clash for act in breaker.then if (clash := _clash(act, pool, pools))), None)
 
 
 def placements(
@@ -46,13 +46,13 @@ def mistakes(
     for breaker in breakers:
         path = f"breakers.{breaker.name}"
         where = pools.values() if breaker.pool is None else (pools[breaker.pool],)
-        told = [why for pool in where if (why := impossible(breaker, pool, pools))]
-        if len(told) == len(where) and not (breaker.pool is None and is_bundled(breaker)):
-            yield f"{path}.then: {told[0]}"
+        clashes = [why for pool in where if (why := impossible(breaker, pool, pools))]
+        if len(clashes) == len(where) and not (breaker.pool is None and is_bundled(breaker)):
+            yield f"{path}.then: {clashes[0]}"
         yield from _strangers(breaker, breakers, served_by)
         sheds = any(isinstance(a, Refuse) and a.only_sheddable for a in breaker.then)
         if sheds and not any(c.sheddable for c in classes):
-            yield f"{path}.then.only_sheddable: no class is sheddable, so nobody would be refused"
+            yield f"{path}.then.only_sheddable: no class is sheddable: nothing is refused"
     yield from _tiers_without_a_lower(breakers, pools)
 
 
@@ -68,7 +68,7 @@ def _strangers(
         if name is not None and served_by[name] != breaker.pool:
             yield (
                 f"breakers.{breaker.name}.classes: {name!r} is served by pool {served_by[name]}, "
-                f"and nobody passes it on to {breaker.pool}"
+                f"and no rule passes it on to {breaker.pool}"
             )
 
 

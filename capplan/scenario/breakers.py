@@ -1,4 +1,4 @@
-"""Breakers: rules that watch a metric and, while it is over its limit, make work cheaper or less.
+"""Breakers: rules that watch a metric and, beyond its limit, make work cheaper or less.
 
 A rule is ``closed`` or ``open``; while it is open, its actions hold. Everything is decided at
 check times, k · ``check_every_s`` for k = 1, 2, …, after all else that happens in that instant.
@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.formatting import counted, in_words
+from capplan.formatting import in_words
 from capplan.scenario.ending import UNSET, Ending, Limit
 from capplan.scenario.metric_names import LATENCIES, OF_GATEWAY, MetricName, check_samples
 from capplan.scenario.part import (
@@ -39,10 +39,10 @@ OF_LATENCIES = ("quantile", "request_class", "window_s", "min_samples")
 
 
 class Watch(Part):
-    """What a rule reads, and when that is over the limit: ``above`` it or ``below`` it.
+    """What a rule reads, and its limit: the rule opens ``above`` it or ``below`` it.
 
     The fields from ``quantile`` on are of latencies, which are those of the attempts that ended
-    in the last ``window_s``. What is not measured is over no limit.
+    in the last ``window_s``. A metric that is not measured is beyond no limit.
     """
 
     metric: MetricName
@@ -80,7 +80,7 @@ class Watch(Part):
 
     @property
     def condition(self) -> str:
-        """Return when the rule is over its limit, in words; a default is marked as one."""
+        """Return when the metric is beyond the limit, in words; a default is marked as one."""
         latency = self.metric in LATENCIES
         name = in_words(self.metric.removesuffix("_s") if latency else self.metric)
         what, unit = (f"{name} p{100 * self.quantile:g}", " s") if latency else (name, "")
@@ -89,7 +89,7 @@ class Watch(Part):
         return f"{what} is {side} {limit:g}{unit}{mark}"
 
     def holds(self, value: float) -> bool:
-        """Return whether a value is over the limit; NaN is not.
+        """Return whether a value is beyond the limit; NaN is not.
 
         >>> Watch(metric="queue_length", above=200).holds(201)
         True
@@ -107,8 +107,8 @@ class Release(Part):
     The limit lies on the other side of the rule's own (hysteresis): ``below`` for a rule that
     opens above its limit, ``above`` for one that opens below; or it is ``limit_factor`` times the
     rule's own limit. None = at the rule's own limit.
-    What is not measured closes nothing, so a rule that refuses everybody may never see how well
-    it is: ``after_s`` closes it whatever is measured, and it opens again if it must (half-open).
+    A metric that is not measured closes no rule, so one that refuses every request may never see a
+    good value: ``after_s`` closes it in any case, and it opens again if it must (half-open).
     """
 
     below: Threshold | None = None
@@ -127,40 +127,28 @@ class _OfClasses(Part):
 class Greedy(_OfClasses):
     """Answers that reach the pool are decoded greedily, not by beams."""
 
+    does: ClassVar = "beams become greedy"
     kind: Literal["greedy"] = "greedy"
-
-    @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        return "beams become greedy"
 
 
 class MaxTokens(_OfClasses):
     """Answers that reach the pool are cut after ``tokens``."""
 
+    does: ClassVar = "answers are cut after {0.tokens:,} tokens"
     kind: Literal["max_tokens"] = "max_tokens"
     tokens: Count
     origins: Origins = Field(default_factory=dict)
-
-    @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        return f"answers are cut after {counted(self.tokens, 'token')}"
 
 
 class Route(_OfClasses):
     """Requests that reach the pool are passed on to another one, of a smaller model.
 
-    That pool's own rules then hold for them, except that nobody is passed on twice.
+    That pool's own rules then hold for them, except that no request is passed on twice.
     """
 
+    does: ClassVar = "requests go to {0.to}"
     kind: Literal["route"] = "route"
     to: PoolName
-
-    @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        return f"requests go to {self.to}"
 
 
 class Refuse(_OfClasses):
@@ -170,7 +158,7 @@ class Refuse(_OfClasses):
     """
 
     ending: ClassVar = Ending("breaker")
-
+    does: ClassVar = "{0.status} with Retry-After {0.retry_after_s:g} s"
     kind: Literal["refuse"] = "refuse"
     at: Literal["service_queue", "gateway"] = "service_queue"
     only_sheddable: bool = False
@@ -179,25 +167,16 @@ class Refuse(_OfClasses):
     retry_after_s: Seconds = 1.0
     origins: Origins = Field(default_factory=dict)
 
-    @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        return f"{self.status} with Retry-After {self.retry_after_s:g} s"
-
 
 class PauseAndCompact(Part):
-    """Nobody joins a running batch, and contiguous KV is moved together, once.
+    """No request joins a running batch, and contiguous KV is moved together, once.
 
     The move costs what compaction costs (``contiguous.copy_s_per_token``), whether or not the
     engine compacts by itself. Requests wait meanwhile, with their queues' limits.
     """
 
+    does: ClassVar = "admission pauses and KV is compacted"
     kind: Literal["pause_and_compact"] = "pause_and_compact"
-
-    @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        return "admission pauses and KV is compacted"
 
 
 class StartStandby(Part):
@@ -206,14 +185,10 @@ class StartStandby(Part):
     A standby that takes longer than ``ready_at_most_s`` (95th percentile) is left where it is.
     """
 
+    does: ClassVar = "the standby comes into service"
     kind: Literal["start_standby"] = "start_standby"
     ready_at_most_s: PositiveSeconds | None = None
     origins: Origins = Field(default_factory=dict)
-
-    @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        return "the standby comes into service"
 
 
 class ShrinkBatch(Part):
@@ -223,6 +198,7 @@ class ShrinkBatch(Part):
     and ``max_queue_delay_s`` of the other kinds.
     """
 
+    does: ClassVar = "batches shrink to {0.shrunk}"
     kind: Literal["shrink_batch"] = "shrink_batch"
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
@@ -244,10 +220,9 @@ class ShrinkBatch(Part):
         return {name: value for name, value in values.items() if value is not None}
 
     @property
-    def effect(self) -> str:
-        """Return what the action does, in words."""
-        shrunk = (f"{name} {value:g}" for name, value in self.stated.items())
-        return f"batches shrink to {', '.join(shrunk)}"
+    def shrunk(self) -> str:
+        """Return the limits that are set, in words."""
+        return ", ".join(f"{name} {value:g}" for name, value in self.stated.items())
 
 
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_batch_size", "max_queue_delay_s")
@@ -256,15 +231,16 @@ Action = Annotated[
     Greedy | MaxTokens | Route | Refuse | PauseAndCompact | StartStandby | ShrinkBatch,
     Field(discriminator="kind"),
 ]
+"""What a rule can do; each kind says so in ``does``, a text with its fields."""
 PerRequest = Greedy | MaxTokens | Route | Refuse
 """Actions on requests as they reach a pool; the others are on the pool itself."""
 
 
 class Breaker(Part):
-    """One rule: when a metric of a pool is over its limit, then actions in that pool.
+    """One rule: when a metric of a pool is beyond its limit, its actions hold in that pool.
 
     With ``pool`` None there is one such rule in every pool where all its actions are possible,
-    each with its own state. The rule opens when the metric has been over its limit at all checks
+    each with its own state. The rule opens when the metric has been beyond its limit at all checks
     of the last ``for_s``; after each opening or closing it keeps its state for ``cool_down_s``.
 
     ``tier`` is the order of degradation in a pool, lowest first: a rule opens only if one of the
@@ -308,8 +284,8 @@ class Breaker(Part):
             ),
             *self._factor_clashes(),
         ]
-        if told := "; ".join(text for wrong, text in clashes if wrong):
-            raise ValueError(told)
+        if wrong := [text for clash, text in clashes if clash]:
+            raise ValueError("; ".join(wrong))
         return self
 
     def _factor_clashes(self) -> list[tuple[bool, str]]:
@@ -333,7 +309,7 @@ class Breaker(Part):
         >>> Breaker(name="full", when=when, then=(Refuse(),)).limit().action
         '503 with Retry-After 1 s while queue length is above 200'
         """
-        doing = " and ".join(action.effect for action in self.then)
+        doing = " and ".join(action.does.format(action) for action in self.then)
         above, metric = self.when.above, self.when.metric
         why = (
             ""

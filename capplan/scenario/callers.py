@@ -35,10 +35,10 @@ class Retry(Part):
     jitter: bool = False
     retry_on: tuple[Literal["rejected", "timed_out", "failed"], ...] = ("rejected", "failed")
     never_on_status: tuple[Annotated[int, Field(ge=400, le=599)], ...] = ()
-    """HTTP statuses that are final to this caller, whatever the outcome."""
+    """HTTP statuses that are final to this caller, with any outcome."""
     never_on_reason: tuple[str, ...] = ()
     """Reasons (``requests.reason``) that are final to this caller, with or without the name of the
-    limit that stands behind a colon: ``rate_limit`` means every one, ``rate_limit:a`` that of a."""
+    limit behind a colon: ``rate_limit`` means all of them, ``rate_limit:a`` that of ``a``."""
     heeds_final: bool = True
     """Whether what is marked as not to be retried (400, 413, a quota used up) is final. A naive
     caller tries it again; see ``gateway.drop_final_retries``."""
@@ -88,13 +88,13 @@ class Retry(Part):
 
 
 class Hedge(Part):
-    """A second attempt while the first goes on; the first whole answer wins, the others are left.
+    """A second attempt while the first goes on; the first whole answer wins.
 
     It is sent when an attempt has been on its way for ``after_s``, or for longer than the quantile
     ``after_quantile`` of the class's latencies, from the last thousand attempts or as many as leave
-    ten beyond the quantile; there is no hedge before as many as that are known. At most ``most``
-    for one request, and within the retry budget if there is one. An attempt that loses is cancelled
-    at the caller (reason ``hedge_lost``); one that fails while another goes on is not tried again.
+    ten beyond the quantile; before that many are known, no hedge is sent. At most ``most`` are sent
+    for one request, within the retry budget if there is one. An attempt that loses is cancelled at
+    the caller (reason ``hedge_lost``); one that fails while another goes on is not tried again.
     A gateway cannot tell a hedge from a retry: its own budget counts it as one.
     Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, "Hedged requests" (after the
     95th percentile, so that the load grows by about 5 %).
@@ -107,7 +107,7 @@ class Hedge(Part):
     @model_validator(mode="after")
     def _one_delay(self) -> Hedge:
         if (self.after_s is None) == (self.after_quantile is None):
-            told = (self.after_s, self.after_quantile)
-            msg = f"exactly one of after_s and after_quantile, got {told[0]} and {told[1]}"
+            given = f"{self.after_s} and {self.after_quantile}"
+            msg = f"exactly one of after_s and after_quantile, got {given}"
             raise ValueError(msg)
         return self

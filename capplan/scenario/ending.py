@@ -94,7 +94,7 @@ class Limit:
     def within(
         self, path: str, *, layer: str = "", owner: str = "", classes: tuple[str, ...] = ()
     ) -> Limit:
-        """Return the limit as one of the part at ``path``, whose values hold where it has none."""
+        """Return the limit as one of the part at ``path``; the rest is that part's."""
         return replace(
             self,
             field=f"{path}.{self.field}",

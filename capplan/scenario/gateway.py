@@ -35,14 +35,13 @@ from capplan.scenario.rate_limits import (
 
 
 class ResponseCache(Part):
-    """Answers that the gateway keeps, and gives to whoever asks the same again.
+    """Answers that the gateway keeps, and returns to requests that ask the same again.
 
     A request asks the same as an earlier one if the ids of prefix blocks in the trace cover both
     prompts and agree, and so do class and length. Where the trace has no ids, the class's
-    ``response_cached_fraction`` of its requests is found, whatever is kept. An answer is kept when
-    it is made, for ``ttl_s`` (None = for good) whether it is asked for or not, the least recently
-    asked for going first when there are more than ``capacity`` (None = no limit). Answers that were
-    degraded are not kept.
+    ``response_cached_fraction`` of its requests is found, independent of what is kept. An answer is
+    kept from when it is made for ``ttl_s`` (None = for good). Beyond ``capacity`` (None = no limit)
+    the least recently used answer is dropped. Degraded answers are not kept.
     Source: RFC 9111, "HTTP Caching", 2022, section 4.2 (freshness counts from when it was made).
     """
 

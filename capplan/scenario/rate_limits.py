@@ -34,7 +34,7 @@ class Meter(Part):
     request_class: ClassName | None = None
 
     @property
-    def whose(self) -> str:
+    def of_tenant(self) -> str:
         """Return the tenant it counts, in words; "" = every one."""
         return "" if self.tenant is None else f" of {self.tenant}"
 
@@ -62,7 +62,7 @@ class RequestLimit(Meter):
 
     def limits(self) -> Iterator[Limit]:
         """Yield the rate limit."""
-        what = f"beyond {self.rate_rps:g}/s{self.whose} (burst {self.burst})"
+        what = f"beyond {self.rate_rps:g}/s{self.of_tenant} (burst {self.burst})"
         yield self.refused.at("rate_rps", what, name=self.name, value=self.rate_rps)
 
 
@@ -92,18 +92,18 @@ class TokenLimit(Meter):
     def limits(self) -> Iterator[Limit]:
         """Yield the limit of the rate and that of one request."""
         rate, burst = self.rate_tokens_per_s, self.burst_tokens
-        what = f"beyond {rate:,.15g} tokens/s{self.whose} (burst {burst:,})"
+        what = f"beyond {rate:,.15g} tokens/s{self.of_tenant} (burst {burst:,})"
         yield self.refused.at("rate_tokens_per_s", what, name=self.name, value=rate)
-        what = f"for a request{self.whose} of more than {burst:,} tokens"
+        what = f"for a request{self.of_tenant} of more than {burst:,} tokens"
         yield self.too_large.at("burst_tokens", what, name=self.name, value=burst)
 
 
 class Allowance(Meter):
     """Model tokens that may be used in a period, after which everything is refused with 429.
 
-    Used are the prompts let in and the answers that have ended, so what is in flight can go beyond
-    it. The count starts again every ``period_s``; None = never within a run. The refusal is marked
-    as not to be retried.
+    Admitted prompts and finished answers count, so requests in flight can go beyond it. The count
+    starts again every ``period_s``; None = never within a run. The refusal is marked as not to be
+    retried.
     Source: OpenAI, "Error codes", 2024: 429 ``insufficient_quota``, distinct from a rate limit.
     """
 
@@ -115,19 +115,19 @@ class Allowance(Meter):
     def limits(self) -> Iterator[Limit]:
         """Yield the limit of the tokens used."""
         per = "" if self.period_s is None else f" in {self.period_s:g} s"
-        what = f"once {self.tokens:,} tokens{self.whose} are used{per}"
+        what = f"once {self.tokens:,} tokens{self.of_tenant} are used{per}"
         yield self.used_up.at("tokens", what, name=self.name, value=self.tokens)
 
 
 class RetryBudget(Part):
-    """What may be sent, or let in, beyond first attempts.
+    """What may be sent, or admitted, beyond first attempts.
 
     Over any ``window_s``, retries and hedges are at most ``fraction`` of the first attempts plus
     ``min_per_s`` a second. They are counted in ten slices of ``window_s``, as the source does, so a
     right to a retry lasts between nine tenths of it and all.
 
     As ``classes[].retry.budget`` it bounds what the callers of a class send: a retry beyond it is
-    dropped and its request ends. As ``gateway.retry_budget`` it bounds what the gateway lets in: a
+    dropped and its request ends. As ``gateway.retry_budget`` it bounds what the gateway admits: a
     retry beyond it gets 429, marked as not to be retried. The gateway counts a hedge as a retry: it
     only knows that it is not the first attempt.
     Source: Finagle project, ``RetryBudget`` and ``TokenBucket.newLeakyBucket`` (defaults: 10 s, 10
@@ -138,7 +138,7 @@ class RetryBudget(Part):
     owner: Owner = ""
     fraction: NonNegative = 0.2
     min_per_s: NonNegative = 10.0
-    """Retries a second that are possible whatever the traffic."""
+    """Retries a second that are possible with any traffic."""
     window_s: PositiveSeconds = 10.0
     per_tenant: bool = False
     """Whether each tenant has a budget of its own."""

@@ -1,4 +1,4 @@
-"""Connections between callers and gateway: who has to open one, what that costs, how many fit."""
+"""Connections between callers and gateway: which are opened, what that costs, how many fit."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Connections:
         return self._handshake_s
 
     def refused(self, request: Request) -> None:
-        """Know that the gateway did not accept a connection: the next attempt opens it anew."""
+        """Forget a connection that the gateway did not accept: the next attempt opens it anew."""
         self._open.discard(request.user or request.session)
 
 
 class Listener:
-    """Where a gateway accepts connections; see :class:`capplan.scenario.Accept`.
+    """The part of a gateway that accepts connections; see :class:`capplan.scenario.gateway.Accept`.
 
-    ``enter(attempt)`` takes those whose connection is accepted, ``refuse(attempt, failure)`` those
-    whose is not. Requests on a connection that waits in the backlog wait with it.
+    ``enter(attempt)`` takes an attempt on an accepted connection, ``refuse(attempt, failure)`` one
+    on a refused connection. Requests on a connection in the backlog wait with it.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Listener:
             self._accept_waiting()
 
     def leave(self, attempt: Attempt) -> None:
-        """Close the connection of an attempt that is over, unless it is a long-lived one."""
+        """Close the connection of an attempt that has ended, unless it is a long-lived one."""
         if attempt.place == "network":
             waited_s = self._clock.now - attempt.sent_s - self._network_s
             attempt.handshake_s = max(waited_s, attempt.handshake_s)
@@ -113,7 +113,7 @@ class Listener:
             self._accept_waiting()
 
     def _key(self, attempt: Attempt) -> object | None:
-        """Return what a connection is known by: its attempt or its owner; None = open before."""
+        """Return the key of a connection: its attempt or its owner; None = it was open before."""
         return attempt if self._fresh else attempt.request.user or attempt.request.session or None
 
     @property
@@ -121,7 +121,7 @@ class Listener:
         return self.open < self._most and self._clock.now >= self._next_s
 
     def _accept(self, key: object, attempts: list[Attempt]) -> None:
-        """Accept a connection and take what came with it; who has left is not there any more."""
+        """Accept a connection and take the attempts on it whose callers have not left."""
         now_s = self._clock.now
         self._next_s = now_s + self._gap_s
         here = [attempt for attempt in attempts if attempt.place == "network"]
@@ -136,8 +136,8 @@ class Listener:
             self._enter(attempt)
 
     def _accept_waiting(self) -> None:
-        """Accept from the backlog as long as it is time, and come back when it is time again."""
-        if self._accepting:  # who is accepted may be refused further on, and close at once
+        """Accept from the backlog while the rate allows, and come back when it allows more."""
+        if self._accepting:  # an accepted attempt may be refused further on, and close at once
             return
         self._accepting = True
         while self._backlog and self._may_accept:
@@ -161,6 +161,6 @@ class Listener:
 
 
 def caller_of(attempt: Attempt) -> str:
-    """Return who opens an attempt's connection: its user, else its session, else its tenant."""
+    """Return the owner of an attempt's connection: its user, else its session, else its tenant."""
     request = attempt.request
     return request.user or request.session or request.tenant

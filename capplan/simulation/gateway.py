@@ -138,8 +138,8 @@ class GatewayHost:
             yield from self._cache.gauges()
         if _limits_more_than_load(self._rules):
             yield "status_413_rps", lambda: self.statuses[413], True
-            told = {x.reason.partition(":")[0] for x in self._rules.limits() if x.is_set}
-            for reason in sorted(told | {Queue.full.reason}):
+            reasons = {x.reason.partition(":")[0] for x in self._rules.limits() if x.is_set}
+            for reason in sorted(reasons | {Queue.full.reason}):
                 yield f"refused_{reason}_rps", partial(self.refused.__getitem__, reason), True
 
     def pool_of(self, attempt: Attempt) -> ServingPool:
@@ -156,7 +156,7 @@ class GatewayHost:
             self._listener.arrive(attempt)
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Free what an attempt holds whose caller has left, its connection too."""
+        """Free what an attempt holds, its connection too, after its caller has left."""
         if self._listener is not None:
             self._listener.leave(attempt)
         place = attempt.place
@@ -358,7 +358,8 @@ def _flows(rules: Gateway) -> FlowLine | None:
 
 def _limits_more_than_load(rules: Gateway) -> bool:
     """Return whether a gateway limits more than the rate of all requests, concurrency and queue."""
-    told = {"owner", "rate_limits", "concurrency", "queue", "overhead_s", "overhead_fraction"}
-    plain = all(r.name is r.tenant is r.request_class is None for r in rules.rate_limits)
-    others = set(Gateway.model_fields) - told - {"response_cache"}
-    return not plain or any(getattr(rules, name) != getattr(Gateway(), name) for name in others)
+    load = {"rate_limits", "concurrency", "queue", "overhead_s", "overhead_fraction"}
+    others = set(Gateway.model_fields) - load - {"owner", "response_cache"}
+    if any(getattr(rules, name) != getattr(Gateway(), name) for name in others):
+        return True
+    return any(r.name or r.tenant or r.request_class for r in rules.rate_limits)

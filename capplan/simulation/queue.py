@@ -16,9 +16,9 @@ from capplan.simulation.clock import Alarm, Clock, Rank
 class BoundedQueue:
     """A waiting line with the limits of a scenario's queue.
 
-    The wait limit is the same for all who wait here, so one alarm, for the longest waiting, is
-    enough. ``expired(attempt, failure)`` is called for each that has waited too long, after it
-    has left the line.
+    The wait limit is the same for all of its attempts, so one alarm, for the one that has waited
+    longest, is enough. ``expired(attempt, failure)`` is called for each that has waited too long,
+    after it has left the line.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class BoundedQueue:
         self._late = Failure("timed_out", layer, Queue.waited.reason)
 
     def enter(self, attempt: Attempt, *, room: int = 0) -> bool:
-        """Let an attempt wait; False if the queue is full.
+        """Add an attempt; return False if the queue is full.
 
-        ``room`` is how many of those here do not count, because what is behind is free for them.
+        ``room`` is how many of the waiting do not count, because places behind are free for them.
         """
         if self._length is not None and len(self.line) >= self._length + room:
             self.refused += 1
@@ -58,7 +58,7 @@ class BoundedQueue:
         return True
 
     def clear(self) -> None:
-        """Forget the alarm of a line that was emptied."""
+        """Cancel the alarm of a line that was emptied."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -67,9 +67,9 @@ class BoundedQueue:
         self._alarm = self._clock.alarm(time_s, Rank.TIMER, self._ring)
 
     def _ring(self, _: None) -> None:
-        """Let those go who have waited too long; the rung alarm stands until all have gone.
+        """End the attempts that have waited too long; the alarm stays set until all have left.
 
-        Whoever they make enter again in this instant must not set a second one.
+        So attempts that enter in this instant because of them set no second one.
         """
         while oldest := self.line.oldest():
             since_s, attempt = oldest

@@ -36,7 +36,7 @@ class Refusals:
         self._hears_answers = bool(rules.allowances) or any(x.corrected for x in rules.token_limits)
 
     def refusal(self, attempt: Attempt, now_s: float) -> Failure | None:
-        """Return why an attempt is refused; None books it everywhere and lets it pass."""
+        """Return why an attempt is refused; None if it passes, and then book it everywhere."""
         retry = attempt.attempt > 1
         if retry and self._final is not None and attempt.request.row in self._final:
             return Failure.refused(Gateway.final_retry)

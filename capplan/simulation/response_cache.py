@@ -29,7 +29,7 @@ class Kept:
 
 
 class Answers:
-    """The answers that are kept, the least recently asked for first.
+    """The answers that are kept, the least recently used first.
 
     >>> answers = Answers(ResponseCache(capacity=1, ttl_s=10.0))
     >>> answers.keep("a", 0.0, prompt_tokens=90, output_tokens=10)
@@ -52,16 +52,16 @@ class Answers:
         return len(self._kept)
 
     def find(self, key: Hashable, now_s: float) -> Kept | None:
-        """Return the answer kept under a key, as one that was asked for; None without one."""
-        self.forget_old(now_s)
+        """Return the answer kept under a key, now the most recently used; None without one."""
+        self.drop_old(now_s)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
         return found
 
     def keep(self, key: Hashable, now_s: float, *, prompt_tokens: int, output_tokens: int) -> None:
-        """Keep an answer, in place of what was kept under its key."""
-        self.forget_old(now_s)
+        """Keep an answer in place of the one under the same key."""
+        self.drop_old(now_s)
         self._drop(key)
         size = (prompt_tokens + output_tokens) * self._bytes_per_token
         self._kept[key] = Kept(now_s, output_tokens, size)
@@ -71,8 +71,8 @@ class Answers:
         while len(self._kept) > self._most:
             self._drop(next(iter(self._kept)))
 
-    def forget_old(self, now_s: float) -> None:
-        """Forget what is too old by now."""
+    def drop_old(self, now_s: float) -> None:
+        """Drop the answers that are too old."""
         while self._by_age and self._by_age[0][0] + self._ttl_s <= now_s:
             made_s, key = self._by_age.popleft()
             if (kept := self._kept.get(key)) is not None and kept.made_s == made_s:
@@ -135,7 +135,7 @@ class CachedResponses:
         yield "response_cache_lookups_rps", lambda: self.lookups, True
 
     def _bytes(self) -> float:
-        self._answers.forget_old(self._clock.now)
+        self._answers.drop_old(self._clock.now)
         return self._answers.bytes
 
     def _find(self, attempt: Attempt) -> bool:

@@ -1,4 +1,4 @@
-"""The slots of a gateway: whose they are, who may borrow them, and who waits for one."""
+"""The slots of a gateway: owned by tenants, borrowed by others, and the line that waits for one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Flow = tuple[str, int]
 
 
 class Slots:
-    """The slots of ``concurrency``, by tenant; see :class:`capplan.scenario.Gateway`.
+    """The slots of ``concurrency``, by tenant; see :class:`capplan.scenario.gateway.Gateway`.
 
-    A request within its tenant's quota never waits for anything but slots that others have
-    borrowed: quotas and the largest reserve fit into the concurrency together, and what is
-    borrowed leaves free what is withheld and reserved.
+    A request within its tenant's quota waits only for slots that others have borrowed: quotas and
+    the largest reserve fit into the concurrency together, and borrowing leaves free what is
+    withheld and reserved.
     """
 
     def __init__(self, rules: Gateway) -> None:
@@ -50,7 +50,7 @@ class Slots:
         return len(self.open.get(tenant, ()))
 
     def beyond(self, tenant: str, waiting: int = 0) -> int:
-        """Return how many more slots a tenant holds (and waits for) than are its own."""
+        """Return how many more slots a tenant holds (and waits for) than it owns."""
         quota = self._quotas.get(tenant)
         return self.held(tenant) + waiting - (0 if quota is None else quota.concurrency)
 
@@ -86,7 +86,7 @@ class Slots:
         return free - self._withheld_from(tenant) > kept
 
     def borrower(self) -> Attempt | None:
-        """Return the youngest attempt of the tenant most beyond its quota, None if none is."""
+        """Return the youngest attempt of the tenant most beyond its quota; None without one."""
         tenants = [t for t, held in self.open.items() if held and self.beyond(t) > 0]
         return next(reversed(self.open[max(tenants, key=self.beyond)])) if tenants else None
 
@@ -105,10 +105,9 @@ class Slots:
 
 
 class FlowLine:
-    """Attempts that wait for a slot: a line like any, of which not only the first may be next.
+    """Attempts that wait for a slot; the next is not always the first, since tenants have quotas.
 
-    The order is that of the gateway's queue, ``fifo`` or ``priority``, within a flow that of
-    arrival.
+    The order is that of the gateway's queue, ``fifo`` or ``priority``; within a flow, by arrival.
     """
 
     def __init__(self, *, by_priority: bool) -> None:
@@ -129,7 +128,7 @@ class FlowLine:
         return attempt in self._since
 
     def push(self, attempt: Attempt, now_s: float) -> None:
-        """Let an attempt wait from now on."""
+        """Add an attempt."""
         self._since[attempt] = now_s
         self.of_tenant[attempt.request.tenant] += 1
         self._ticket += 1
@@ -147,13 +146,13 @@ class FlowLine:
         return True
 
     def oldest(self) -> tuple[float, Attempt] | None:
-        """Return since when the longest waiting waits, and who it is; None if nobody does."""
+        """Return the attempt that has waited longest, with the time since when; None if empty."""
         for attempt, since_s in self._since.items():
             return since_s, attempt
         return None
 
     def next_in(self, slots: Slots) -> Attempt | None:
-        """Return who is next to get a slot, None if nobody may have one."""
+        """Return the attempt that gets the next slot; None if no flow may have one."""
         found, best = None, _LAST
         for flow, line in self._flows.items():
             if slots.admits(*flow):
@@ -165,7 +164,7 @@ class FlowLine:
         return found
 
     def has_own(self, slots: Slots) -> bool:
-        """Return whether anybody waits for a slot within its tenant's quota."""
+        """Return whether an attempt waits for a slot within its tenant's quota."""
         return any(slots.is_own(tenant) for tenant, _ in self._flows)
 
     def last_further_beyond(self, attempt: Attempt, slots: Slots) -> Attempt | None:

@@ -112,7 +112,7 @@ def test_a_rule_that_can_act_nowhere_is_an_error(action, said, pool):
     [
         (
             {"then": [{"kind": "refuse", "classes": ["embed"]}]},
-            "breakers.own.classes: 'embed' is served by pool vector, and nobody passes it on to",
+            "breakers.own.classes: 'embed' is served by pool vector, and no rule passes it on to",
         ),
         (
             {"when": {"metric": "e2e_s", "above": 1.0, "request_class": "embed"}},
