@@ -1,7 +1,7 @@
-"""Where the files that come with capplan lie: ``data/`` and ``notebooks/``.
+"""Paths of the files that come with capplan: ``data/`` and ``notebooks/``.
 
-In a checkout they are top-level folders beside the package; a wheel carries copies inside it.
-Nothing else in the package needs to know which of the two it runs from.
+In a checkout they are top-level folders beside the package; a wheel has copies inside it. No other
+module distinguishes the two.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def notebooks_path(*parts: str) -> Path:
 
 
 def shared_data_path(*parts: str) -> Path | None:
-    """Return a path in the folder that ``CAPPLAN_DATA`` names; None where that is not set.
+    """Return a path in the folder that ``CAPPLAN_DATA`` names; None if it is not set.
 
-    Raises DataError when the variable is set and the file or folder is not there.
+    Raises DataError if the variable is set and the file or folder does not exist.
     """
     folder = os.environ.get(SHARED_DATA_VARIABLE)
     if not folder:
@@ -58,4 +58,4 @@ def _existing(folder: Path, parts: tuple[str, ...], *, where: str) -> Path:
         raise DataError("a path inside the folder", where=where, value="/".join(parts))
     if path.exists():
         return path
-    raise DataError("a file or folder that is there", where=where, value=str(path))
+    raise DataError("a file or folder that exists", where=where, value=str(path))

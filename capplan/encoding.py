@@ -1,4 +1,4 @@
-"""JSON as scripts read it: nothing measured is ``null``, an endless wait is ``"inf"``."""
+"""JSON for scripts: NaN is ``null``, infinity is ``"inf"``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def to_text(value: Any, *, indent: int | None = 2) -> str:
-    r"""Return a value as JSON text, ended by a newline; TypeError for what JSON cannot say.
+    r"""Return a value as JSON text, ended by a newline; TypeError for a value without JSON.
 
     >>> to_text({"p50": float("nan"), "p99": float("inf")}, indent=None)
     '{"p50": null, "p99": "inf"}\n'
@@ -22,10 +22,10 @@ def to_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value made of what JSON knows: NaN as None, infinity as ``"inf"``.
+    """Return a value of plain JSON types: NaN as None, infinity as ``"inf"``.
 
-    Takes mappings, sequences, dataclasses, pydantic models, NumPy scalars and arrays, frames (as a
-    list of rows), dates, paths, enums, and whatever has ``to_json()``. TypeError for anything else.
+    Accepts mappings, sequences, dataclasses, pydantic models, NumPy scalars and arrays, frames (as
+    a list of rows), dates, paths, enums, and objects with ``to_json()``; TypeError for others.
     """
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value
@@ -58,7 +58,7 @@ def _key(key: Any) -> str:
 
 
 def _described(value: Any) -> Any:
-    """Return the fields of an object that states them, else ``...``."""
+    """Return the fields of an object that has them, else ``...``."""
     if isinstance(value, type):
         return ...
     if hasattr(value, "to_json") and not hasattr(value, "to_numpy"):

@@ -17,7 +17,7 @@ Kind = Literal["float", "int", "str", "bool", "list"]
 
 
 LONGEST_VALUE = 200
-"""Characters of a wrong value that a message repeats."""
+"""Most characters of a wrong value in a message."""
 
 
 class DataError(ValueError):
@@ -46,7 +46,7 @@ class NoRowsError(DataError):
 
 
 def _short(text: str) -> str:
-    """Return a text cut to what fits a message."""
+    """Return a text cut to :data:`LONGEST_VALUE` characters."""
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
@@ -84,13 +84,13 @@ TRACE: tuple[Column, ...] = (
     Column("priority", "", "priority, lower is served first", "int"),
     Column("streaming", "", "answer is streamed", "bool"),
     Column("deadline_s", "s", "deadline of the caller, from arrival"),
-    Column("size", "", "size of a request that is not made of tokens"),
+    Column("size", "", "size of a request without tokens"),
     Column("prefix_blocks", "", "ids of the prompt's prefix blocks", "list"),
     Column("observed_e2e_s", "s", "end-to-end latency the source observed"),
-    Column("user", "", "user of a closed loop, who waits for each answer", "str"),
+    Column("user", "", "user of a closed loop, which waits for each answer", "str"),
     Column("think_s", "s", "think time of that user since its previous answer"),
 )
-"""One row per request. Columns that are not required are absent where the source lacks them."""
+"""One row per request. A column that is not required is absent if the source lacks it."""
 
 REQUESTS: tuple[Column, ...] = (
     Column("request_id", "", "request", "str", required=True),
@@ -101,7 +101,7 @@ REQUESTS: tuple[Column, ...] = (
     Column("session", "", "session or conversation", "str"),
     Column("streaming", "", "answer is streamed", "bool"),
     Column("deadline_s", "s", "deadline of the caller, from the first intended start"),
-    Column("size", "", "size of a request that is not made of tokens"),
+    Column("size", "", "size of a request without tokens"),
     Column("intended_start_s", "s", "when the caller wanted to send this attempt", required=True),
     Column("sent_s", "s", "when the attempt was sent"),
     Column("gateway_in_s", "s", "arrival at the gateway"),
@@ -160,7 +160,7 @@ LAYERS = (
 """The layers a request passes, outermost first; values of ``outcome_layer`` and ``layer``."""
 
 PHASES = ("asked", "provisioning", "pulling", "loading", "standby", "up", "draining", "gone")
-"""The life of a replica that comes and goes; the timeline's ``phase`` counts from 0."""
+"""Phases of a replica of an elastic pool; the timeline's ``phase`` counts from 0."""
 
 
 def names(table: Iterable[Column]) -> list[str]:

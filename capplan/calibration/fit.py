@@ -1,15 +1,15 @@
 """Step times fitted to measured runs, by replaying them.
 
 Four numbers are fitted: three scales of a base step time (see ``capplan.replica.step_time``) and
-what HTTP, tokenizer and detokenizer take of each request. Each trial replays the measured
-requests and compares them request by request: the logarithm of the time per token, and that of the
-TTFT. What is fitted are the medians of blocks of consecutive requests, up to 60 of them: requests
-of the same seconds tell the same thing, and a single request's answer to a small change is mostly
-which step it just caught. Gauss-Newton steps follow finite differences (Nocedal and Wright,
-"Numerical Optimization", 2006, section 10.3), with Huber's weights against single bad blocks
-(Huber, "Robust Estimation of a Location Parameter", Ann. Math. Stat. 35, 1964).
+the time of HTTP, tokenizer and detokenizer per request. Each trial replays the measured requests
+and compares each: the logarithm of the time per token, and that of the TTFT. The fit is to the
+medians of up to 60 blocks of consecutive requests: requests of the same seconds are not
+independent, and a small change moves a single request mostly to another step. Gauss-Newton steps
+follow finite differences (Nocedal and Wright, "Numerical Optimization", 2006, section 10.3), with
+Huber's weights against single bad blocks (Huber, "Robust Estimation of a Location Parameter", Ann.
+Math. Stat. 35, 1964).
 
-A scale that the run tells nothing of stays near 1: each has a normal prior of 30 % around it. The
+A scale that the run does not determine stays near 1: each has a normal prior of 30 % around it. The
 intervals come from a bootstrap of the blocks (Künsch, "The Jackknife and the Bootstrap for General
 Stationary Observations", Ann. Stat. 17, 1989).
 """
@@ -22,13 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from capplan.calibration.fit_scope import from_engine, notes, scope
 from capplan.calibration.replays import (
     Floats,
     Run,
     beginning,
+    from_engine,
     linearised,
+    notes,
     parameter_values,
+    scope,
     trial_scenario,
 )
 from capplan.calibration.result import PARAMETERS, Calibration, Fitted
@@ -40,17 +42,17 @@ PRIOR_MEAN = np.array([0.0, 0.0, 0.0, 1.0])
 PRIOR_SPREAD = np.array([0.3, 0.3, 0.3, 3.0])
 """Standard deviations: of the logarithm of a scale, and of the overhead in its unit."""
 FARTHEST = 0.4
-"""Most that a logarithm changes in one step."""
+"""Largest change of a logarithm in one step."""
 HUBER = 1.5
 LEAST_SCALE = 1e-3
-"""Least spread of the logarithms: a run replayed on its own simulation fits to the last digit."""
+"""Least spread of the logarithms: a replay of a simulated run fits to the last digit."""
 FIRST_REQUESTS = 1500
-"""The first round takes the beginning of a run only."""
+"""Requests of a run in the first round."""
 MOST_REQUESTS = 10_000
-"""The others take no more than this of all runs together."""
+"""Requests of all runs together in the other rounds."""
 MOST_ROUNDS = 8
 MOST_REPLAYED = 110_000
-"""Requests to replay in all, which bounds the time: rounds end there, or when they settle."""
+"""Requests to replay in all, which bounds the time: rounds end there, or settled."""
 SETTLED = 0.003
 BOOTSTRAPS = 400
 LEAST_REQUESTS = 30
@@ -125,7 +127,7 @@ def _same_server(measured: Sequence[Measured]) -> None:
 
 
 def _weights(residuals: Floats) -> Floats:
-    """Return Huber's weights over the variance of each row, 0 where nothing is known."""
+    """Return Huber's weights over the variance of each row, 0 for unknown residuals."""
     weights = np.zeros_like(residuals)
     for row, ok in enumerate(~np.isnan(residuals)):
         if not ok.any():
@@ -157,7 +159,7 @@ def _bootstrap(
 ) -> Floats:
     """Return draws of the parameters: blocks drawn again, the slopes kept.
 
-    The prior's centre is drawn too, so that a number which rests on it is as uncertain as it.
+    The prior's centre is drawn too, so a number that rests on it is as uncertain as the prior.
     """
     rng = np.random.default_rng(np.random.SeedSequence([seed]))
     count = residuals.shape[1]
@@ -182,14 +184,14 @@ def _calibration(
     spread = [
         float(np.nanmedian(np.abs(row))) if np.isfinite(row).any() else math.nan for row in left
     ]
-    said = implied(pool, step_time(pool))
+    found = implied(pool, step_time(pool))
     return Calibration(
         base=base,
         parameters=fitted,
-        implied=said,
+        implied=found,
         measured=tuple(run.measured.name for run in runs),
         requests=int(sum(len(run.seen) for run in runs)),
         residual={"decode": spread[0], "ttft": spread[1]},
         scope=scope(runs),
-        notes=tuple(notes(runs, fitted, said)),
+        notes=tuple(notes(runs, fitted, found)),
     )

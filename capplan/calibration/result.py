@@ -1,4 +1,4 @@
-"""What a fit says, and the file that keeps it."""
+"""The result of a fit, and its file ``latency.json``."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class Calibration:
     parameters
         The four numbers by name.
     implied
-        What they say of the accelerator.
+        Shares of the accelerator's peaks that they imply.
     measured
         Names of the runs.
     requests
-        Requests that were compared.
+        Compared requests.
     residual
         Median absolute error of the logarithms after the fit: ``decode``, ``ttft``.
     scope
         Model, accelerator and load for which it was fitted.
     notes
-        What was assumed, and what to beware of.
+        Assumptions and caveats.
     """
 
     base: Mapping[str, Any]
@@ -72,7 +72,7 @@ class Calibration:
 
     @property
     def request_overhead_s(self) -> float:
-        """Return what each request takes besides the engine, s."""
+        """Return the time of each request outside the engine, s."""
         return self.parameters["request_overhead_s"].value
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Calibration:
 def read_latency(path: Path) -> tuple[dict[str, Any], float]:
     """Return the step time's fields and the overhead of each request from a ``latency.json``.
 
-    Raises :class:`DataError` for a file that ``capplan calibrate`` did not write.
+    Raises :class:`DataError` for a file of another form.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

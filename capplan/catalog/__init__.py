@@ -1,28 +1,31 @@
 """Accelerators, models and prices: each number from a table that names its source and date.
 
-The tables lie in ``data/catalog/``. A name may also be a path: a YAML file of own hardware or of an
-own model, or a Hugging Face ``config.json``.
+The tables are in ``data/catalog/``. A name may also be a path: a YAML file of an accelerator or a
+model, or a Hugging Face ``config.json``.
 """
 
 from __future__ import annotations
 
 from capplan.catalog.accelerators import (
     Accelerator,
+    Price,
     accelerator,
     accelerator_from_yaml,
     accelerator_names,
+    price,
+    prices,
 )
-from capplan.catalog.dtypes import BYTES, Dtype
 from capplan.catalog.huggingface import model_from_config, model_from_mapping
 from capplan.catalog.lookup import model, model_names
-from capplan.catalog.models import Model
-from capplan.catalog.parameters import (
+from capplan.catalog.models import (
+    BYTES,
+    Dtype,
+    Model,
     attention_parameters,
     count_parameters,
     embedding_parameters,
     expert_parameters,
 )
-from capplan.catalog.prices import Price, price, prices
 
 __all__ = [
     "BYTES",

@@ -1,4 +1,4 @@
-"""Accelerators: memory, bandwidth, peak rates, links."""
+"""Accelerators: memory, bandwidth, peak rates, links, and list prices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from capplan.schema import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One accelerator: peak rates as its maker states them, dense; NaN where unknown."""
+    """One accelerator: peak rates as its maker states them, dense; NaN if unknown."""
 
     name: str
     memory_bytes: float
@@ -39,7 +39,7 @@ class Accelerator:
     """Share of the peak rate that causal attention of long prompts reaches, measured."""
 
     def flop_per_s(self, dtype: str) -> float:
-        """Return the peak rate of matrix products at a type; NaN where it is unknown.
+        """Return the peak rate of matrix products at a type; NaN if unknown.
 
         ``int4`` weights are widened to 16 bits before the product, so they run at that rate.
         """
@@ -72,10 +72,10 @@ def accelerator_names() -> list[str]:
 
 
 def accelerator_from_yaml(path: str | Path) -> Accelerator:
-    """Return the accelerator that a YAML file describes: ``name`` and the fields of the class.
+    """Return the accelerator of a YAML file: ``name`` and the fields of the class.
 
-    ``usable_bytes`` may be left out: it then is the marketed memory, which is more than a runtime
-    will report. ``source`` and ``date`` may say where the numbers come from.
+    ``usable_bytes`` defaults to the marketed memory, which is more than a runtime reports;
+    ``source`` and ``date`` of the numbers are optional.
     Raises :class:`DataError` naming file, field, rule and value.
     """
     file = Path(path)
@@ -126,3 +126,41 @@ def _accelerators() -> Mapping[str, Accelerator]:
     for row in rows("accelerators.csv"):
         numbers.setdefault(row["accelerator"], {})[row["field"]] = float(row["value"])
     return {name: Accelerator(name=name, **values) for name, values in numbers.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """One price of one accelerator."""
+
+    accelerator: str
+    usd_per_hour: float
+    kind: str
+    """``list`` for a provider's published on-demand price."""
+    source: str
+    date: str
+
+
+def prices(name: str) -> tuple[Price, ...]:
+    """Return the known prices of an accelerator, the preferred one first; empty if unknown."""
+    found = accelerator(name).name
+    return tuple(
+        Price(
+            accelerator=found,
+            usd_per_hour=float(row["usd_per_accelerator_hour"]),
+            kind=row["kind"],
+            source=row["source"],
+            date=row["date"],
+        )
+        for row in rows("prices.csv")
+        if row["accelerator"] == found
+    )
+
+
+def price(name: str) -> float:
+    """Return the preferred price of an accelerator, USD per accelerator-hour; NaN if unknown.
+
+    >>> price("H100-SXM-80GB") > 0
+    True
+    """
+    known = prices(name)
+    return known[0].usd_per_hour if known else math.nan

@@ -8,16 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from capplan.catalog.dtypes import BYTES, Dtype
-from capplan.catalog.models import Model
-from capplan.catalog.parameters import count_parameters
+from capplan.catalog.models import BYTES, Dtype, Model, count_parameters
 from capplan.schema import DataError
 
 KNOWN = (
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2",
     "deepseek_v3", "kimi_k2", "gemma", "gemma2", "gemma3", "gemma3_text",
 )  # fmt: skip
-"""Values of ``model_type`` whose layers are those that :class:`Model` describes."""
+"""Values of ``model_type`` with the layers that :class:`Model` describes."""
 
 REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
             "vocab_size")  # fmt: skip
@@ -25,20 +23,19 @@ GEMMA3_PATTERN = 6
 
 
 def model_from_config(path: str | Path) -> Model:
-    """Return the model that a ``config.json`` describes, its parameters counted.
+    """Return the model of a ``config.json``, its parameters counted.
 
-    Raises :class:`DataError` for a file that is none, for a ``model_type`` whose layers are not
-    known (another attention than full, sliding or MLA would be computed wrongly in silence) and
-    for an unknown quantisation.
+    Raises :class:`DataError` for an unreadable file, an unknown ``model_type`` (an attention other
+    than full, sliding or MLA would give wrong numbers) and an unknown quantisation.
     """
     file = Path(path)
     return model_from_mapping(_read(file), name=file.parent.name or file.stem, where=file)
 
 
 def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = None) -> Model:
-    """Return the model that the content of a ``config.json`` describes, its parameters counted.
+    """Return the model of the content of a ``config.json``, its parameters counted.
 
-    ``name`` is for a content that tells none, ``where`` for messages; raises as
+    ``name`` is used if the content has none, ``where`` in messages; raises as
     :func:`model_from_config`.
     """
     text = {**config, **(config.get("text_config") or {})}
@@ -87,7 +84,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _sliding(text: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """Return window and number of the layers that have it."""
+    """Return the window and the number of layers with it."""
     window, layers = text.get("sliding_window"), int(text["num_hidden_layers"])
     if not window or text.get("use_sliding_window") is False:
         return {}

@@ -1,4 +1,4 @@
-"""Models by name: those of the catalogue, and those that a file describes."""
+"""Models by name: of the catalogue, or of a file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from capplan.catalog.accelerators import read_yaml_mapping
-from capplan.catalog.dtypes import BYTES
 from capplan.catalog.huggingface import model_from_config
-from capplan.catalog.models import Model
-from capplan.catalog.parameters import count_parameters
+from capplan.catalog.models import BYTES, Model, count_parameters
 from capplan.catalog.tables import look_up, rows
 from capplan.schema import DataError
 
@@ -42,7 +40,7 @@ def model_names() -> list[str]:
 
 
 def model_from_yaml(path: str | Path) -> Model:
-    """Return the model that a YAML file of the fields of :class:`Model` describes."""
+    """Return the model of a YAML file with the fields of :class:`Model`."""
     file = Path(path)
     data = read_yaml_mapping(file)
     for field, value in data.items():
@@ -62,7 +60,7 @@ def model_from_yaml(path: str | Path) -> Model:
 
 
 def counted(found: Model) -> Model:
-    """Return the model with its parameters counted where they are not stated."""
+    """Return the model with its parameters counted if they are not stated."""
     return found if found.parameters else replace(found, parameters=count_parameters(found))
 
 

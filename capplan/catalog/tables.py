@@ -1,4 +1,4 @@
-"""Reading the catalogue's tables, and finding a name in them."""
+"""The tables of ``data/catalog/``, and finding a name in them."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Return a name without what people write differently."""
+    """Return a name without case, spaces and punctuation."""
     return "".join(c for c in name.lower() if c.isalnum() or c == "/")

@@ -57,7 +57,7 @@ def _unit(name: str) -> str:
 
 def _catalog(args: argparse.Namespace) -> int:
     from capplan.catalog import accelerator_names, model_names
-    from capplan.catalog.prices import price
+    from capplan.catalog.accelerators import price
 
     accelerators = [
         {"accelerator": name, "usd_per_hour": price(name)} for name in accelerator_names()

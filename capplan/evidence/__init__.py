@@ -1,10 +1,10 @@
-"""The run store: what was run on what, and what came out, in folders that can be checked.
+"""The run store: inputs and results of runs, in folders with checksums.
 
-:func:`write_run` stores a run, :func:`read_run` reads it back; :func:`artefact` is how a notebook
-hands something to the pages after it.
+:func:`write_run` stores a run, :func:`read_run` reads it back; :func:`artefact` stores a value of a
+notebook for later pages.
 """
 
-from capplan.evidence.artefacts import artefact, read_artefact
+from capplan.evidence.folders import artefact, read_artefact
 from capplan.evidence.manifest import Inputs, TraceIdentity
 from capplan.evidence.store import RunRecord, read_run, seal, store, write_run
 

@@ -1,13 +1,15 @@
 """Files and folders that are there as a whole or not at all, even after a crash.
 
-What is being written carries a hidden name beside its final one and takes that name in one rename,
+A part being written has a hidden name beside its final one and takes that name in one rename,
 after everything has reached the disk. A killed writer leaves only a hidden part folder, which the
-next writer of the same target clears away.
+next writer of the same target removes.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
+import json
 import os
 import shutil
 import tempfile
@@ -15,15 +17,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+
+from capplan.encoding import to_text
 from capplan.schema import DataError
 
 STALE_S = 60.0
-"""A part folder younger than this is never cleared away, locked or not."""
+"""A part folder younger than this is never removed, locked or not."""
 
 
 def check_place(target: Path) -> None:
-    """Check that a folder or file can come to be there; DataError names a file in its way."""
+    """Check that a folder or file can be created; DataError names a file in its way."""
     above = next((path for path in target.parents if path.exists()), None)
     if above is not None and not above.is_dir():
         raise DataError("a folder, to hold what is written below it", where=above, value="a file")
@@ -31,10 +37,10 @@ def check_place(target: Path) -> None:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``target`` that becomes ``target`` when the block ends well.
+    """Yield an empty folder beside ``target`` that becomes ``target`` at the end of the block.
 
-    When the block raises, nothing is left. Raises OSError when ``target`` is a folder that holds
-    something by then.
+    If the block raises, nothing is left. Raises OSError if ``target`` is a folder with files by
+    then.
     """
     with part_folder(target) as part:
         yield part
@@ -45,7 +51,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def part_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder beside ``target``; what is left of it is removed at the end."""
+    """Yield an empty hidden folder beside ``target``; it is removed at the end."""
     check_place(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     _put_back(target)
@@ -62,7 +68,7 @@ def part_folder(target: Path) -> Iterator[Path]:
 
 
 def swap_in(part: Path, target: Path) -> None:
-    """Put a finished part folder in the place of ``target``, whatever ``target`` held before.
+    """Replace ``target`` by a finished part folder.
 
     A writer killed between the two renames leaves the old folder under a hidden name, which the
     next writer of the same target puts back.
@@ -79,7 +85,7 @@ def swap_in(part: Path, target: Path) -> None:
 
 
 def write_file(target: Path, content: bytes) -> None:
-    """Write a file so that readers see the old content or all of the new, never a part."""
+    """Write a file as a whole: readers see the old content or all of the new."""
     check_place(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear_stale(target)
@@ -148,3 +154,64 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+TEXTS = (".yaml", ".yml", ".txt", ".md", ".csv")
+
+
+def artefact(folder: str | Path, name: str, payload: Any) -> Path:
+    """Write an artefact of a notebook into the run folder and return its path.
+
+    The suffix of ``name`` selects the form: ``.json`` (NaN as null, infinity as ``"inf"``),
+    ``.parquet`` (a frame), or a text file. An artefact of that name is replaced as a whole.
+    Raises ValueError for another suffix, a name outside the folder, or a payload without that form.
+    """
+    path = _inside(Path(folder), name)
+    write_file(path, _encoded(path, payload))
+    return path
+
+
+def read_artefact(folder: str | Path, name: str) -> Any:
+    """Return the JSON value, frame or text of an artefact; DataError if it is not readable."""
+    path = _inside(Path(folder), name)
+    if not path.is_file():
+        raise DataError("an artefact of an earlier notebook", where=path, value="nothing")
+    try:
+        return _decoded(path)
+    except (OSError, ValueError) as err:
+        raise DataError(f"a readable artefact ({err})", where=path) from err
+
+
+def _inside(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not name or not path.resolve().is_relative_to(folder.resolve()):
+        msg = f"name must lie inside the run folder, got {name!r}"
+        raise ValueError(msg)
+    return path
+
+
+def _encoded(path: Path, payload: Any) -> bytes:
+    if path.suffix == ".json":
+        return to_text(payload).encode()
+    if path.suffix == ".parquet" and hasattr(payload, "to_parquet"):
+        return _parquet(payload)
+    if path.suffix in TEXTS and isinstance(payload, str):
+        return payload.encode()
+    msg = (
+        f"name must end in .json, .parquet (a frame) or {', '.join(TEXTS)} (text), got {path.name}"
+    )
+    raise ValueError(msg)
+
+
+def _parquet(frame: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False, compression="zstd")
+    return buffer.getvalue()
+
+
+def _decoded(path: Path) -> Any:
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    return path.read_text(encoding="utf-8")

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from capplan.encoding import plain, to_text
-from capplan.evidence.circumstances import circumstances, versions
 from capplan.evidence.folders import new_folder, write_file
-from capplan.evidence.hashing import content_hash, file_hash, file_hashes
-from capplan.evidence.manifest import Inputs, TraceIdentity
+from capplan.evidence.manifest import (
+    Inputs,
+    TraceIdentity,
+    circumstances,
+    content_hash,
+    file_hash,
+    file_hashes,
+    versions,
+)
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -24,12 +30,12 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-"""Version of the manifest's form; a reader refuses what it does not know."""
+"""Version of the manifest's form; a reader refuses any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A stored run: its folder and its manifest. Tables are read when asked for."""
+    """A stored run: its folder and its manifest. Tables are read on demand."""
 
     folder: Path
     manifest: Mapping[str, Any]
@@ -41,24 +47,24 @@ class RunRecord:
 
     @property
     def kind(self) -> str:
-        """Return what was run: ``simulate``, ``sweep``, …."""
+        """Return the kind of run: ``simulate``, ``sweep``, …."""
         return str(self.manifest["kind"])
 
     @property
     def verdict(self) -> Mapping[str, Any] | None:
-        """Return the verdict as stored, None where none was asked for."""
+        """Return the stored verdict, or None."""
         found: Mapping[str, Any] | None = self.manifest["verdict"]
         return found
 
     @property
     def scenario(self) -> Scenario:
-        """Return the scenario that was run."""
+        """Return the scenario of the run."""
         from capplan.scenario.files import validate
 
         return validate(self.manifest["inputs"]["scenario"], where=self.folder / MANIFEST)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a table by name; DataError when there is none or it is not the one stored."""
+        """Return a table by name; DataError if it is unknown or differs from its checksum."""
         entry = self.manifest["tables"].get(name)
         if entry is None:
             known = ", ".join(self.manifest["tables"]) or "nothing"
@@ -74,16 +80,16 @@ class RunRecord:
 
 
 def write_run(result: RunResult, verdict: Any, folder: str | Path) -> RunRecord:
-    """Store a run in ``folder``: its manifest, log, timelines and books; return its record.
+    """Store a run in ``folder``: its manifest, log, timelines and counts; return its record.
 
-    ``verdict`` is what ``capplan.slo.judge`` returned, or None. A folder that holds the same run is
-    checked and kept; one that holds anything else is a :class:`~capplan.schema.DataError`.
+    ``verdict`` is the result of ``capplan.slo.judge``, or None. A folder with the same run is
+    checked and kept; one with anything else is a :class:`~capplan.schema.DataError`.
     """
     return store(inputs_of(result), result_tables(result), folder, verdict, wall_s=result.wall_s)
 
 
 def inputs_of(result: RunResult) -> Inputs:
-    """Return the inputs that decided a run."""
+    """Return the inputs of a run."""
     return Inputs(
         kind="simulate",
         scenario=result.scenario,
@@ -95,7 +101,7 @@ def inputs_of(result: RunResult) -> Inputs:
 
 
 def result_tables(result: RunResult) -> dict[str, pd.DataFrame]:
-    """Return the tables of a run by the names they are stored under."""
+    """Return the tables of a run by their names in the store."""
     from capplan.results import conservation_table
 
     return {
@@ -114,9 +120,9 @@ def store(
     summary: Any = None,
     wall_s: float | None = None,
 ) -> RunRecord:
-    """Store tables under the inputs that decided them, as a whole or not at all.
+    """Store tables under their inputs, as a whole or not at all.
 
-    Same rules as :func:`write_run`; ``summary`` is kept in the manifest as it is.
+    Same rules as :func:`write_run`; ``summary`` is kept in the manifest unchanged.
     """
     target = Path(folder)
     hashes = {name: content_hash(table) for name, table in tables.items()}
@@ -137,7 +143,7 @@ def store(
 def seal(
     inputs: Inputs, folder: str | Path, verdict: Any = None, *, wall_s: float | None = None
 ) -> RunRecord:
-    """Write the manifest of a folder whose files are all there, with a checksum of each."""
+    """Write the manifest of a folder with finished files, with a checksum of each."""
     target = Path(folder)
     manifest = _manifest(inputs, {}, verdict, None, wall_s)
     manifest["files"] = file_hashes(target, leave_out=frozenset({MANIFEST}))
@@ -146,12 +152,12 @@ def seal(
 
 
 def read_run(folder: str | Path) -> RunRecord:
-    """Return the record of a stored run; DataError where the folder holds none."""
+    """Return the record of a stored run; DataError if the folder has none."""
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as err:
-        raise DataError("a folder that holds a run", where=folder) from err
+        raise DataError("a folder with a run", where=folder) from err
     except (OSError, ValueError) as err:
         raise DataError(f"a readable manifest ({err})", where=path) from err
     form = manifest.get("format") if isinstance(manifest, dict) else None
@@ -192,7 +198,7 @@ def _occupied(target: Path) -> bool:
 
 
 def _keep(target: Path, inputs: Inputs, hashes: Mapping[str, str]) -> RunRecord:
-    """Return the run that is there, if it is the one that was to be written."""
+    """Return the run in the folder, if it is the same run."""
     if not (target / MANIFEST).exists():
         raise DataError("an empty or new folder for the run", where=target, value="other files")
     record = read_run(target)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.catalog.dtypes import BYTES
+from capplan.catalog.models import BYTES
 from capplan.measured.run import Measured
 from capplan.measured.server import formed_ahead, server_settings
 from capplan.scenario import Scenario

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capplan.catalog.accelerators import accelerator
-from capplan.catalog.dtypes import Dtype
 from capplan.catalog.engines import vllm_batch_defaults, vllm_version
+from capplan.catalog.models import Dtype
 from capplan.schema import DataError
 
 Origin = Literal["intended_start_s", "sent_s", "scheduler_queue_in_s"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from capplan.bundled import notebooks_path
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, read_run, seal
 from capplan.evidence.folders import part_folder, swap_in, write_file
-from capplan.evidence.hashing import file_hash
+from capplan.evidence.manifest import file_hash
 from capplan.evidence.store import MANIFEST
 from capplan.pages.conclusion import Conclusion, read_conclusion
 from capplan.report.execute import NotebookError, execute_all

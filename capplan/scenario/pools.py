@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from capplan.catalog.dtypes import Dtype
+from capplan.catalog.models import Dtype
 from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
 from capplan.scenario.batching import Batching, ContinuousBatching
 from capplan.scenario.hosts import RATES

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capplan.evidence.hashing import content_hash
+from capplan.evidence.manifest import content_hash
 
 TABLE = pd.DataFrame(
     {

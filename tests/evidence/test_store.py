@@ -111,7 +111,7 @@ def test_an_empty_folder_is_used(make_result, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "rule"),
     [
-        (lambda run: (run / "manifest.json").unlink(), "a folder that holds a run"),
+        (lambda run: (run / "manifest.json").unlink(), "a folder with a run"),
         (lambda run: (run / "manifest.json").write_text('{"format": '), "a readable manifest"),
         (lambda run: (run / "manifest.json").write_text('{"format": 99}'), "form 1, got 99"),
         (lambda run: (run / "manifest.json").write_text('{"format": 1}'), "inputs: a required"),

@@ -62,13 +62,13 @@ def test_the_file_holds_what_validate_needs_and_what_a_reader_wants(run, tmp_pat
     assert 0 < low < high
 
 
-def test_what_no_request_tells_of_stays_at_its_prior_and_is_said(measured, requests):
+def test_a_scale_that_no_request_determines_stays_at_its_prior_and_is_noted(measured, requests):
     rows = requests(200, 2.0).assign(prompt_tokens=8, output_tokens=64)
     found = calibrate([measured(rows)])
     scale = found.parameters["prefill_scale"]
     assert scale.low < 1.0 < scale.high
     assert 0.7 < scale.value < 1.4  # a standard deviation of the prior
-    assert any("hardly tell prefill_scale" in note for note in found.notes)
+    assert any("prefill_scale" in note for note in found.notes)
 
 
 def test_runs_of_different_servers_are_not_mixed(measured, requests):
