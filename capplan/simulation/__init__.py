@@ -5,7 +5,6 @@ replica; answers and refusals come back the same way. :func:`simulate` runs one 
 it and returns a :class:`capplan.results.RunResult`.
 """
 
-from capplan.simulation.colocation import slowdown
 from capplan.simulation.run import simulate, simulate_many
 
-__all__ = ["simulate", "simulate_many", "slowdown"]
+__all__ = ["simulate", "simulate_many"]
