@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from capplan.scenario.autoscaling import (
     Autoscaler,
+    EventDriven,
     ScaleDownRules,
     ScaleUpRules,
     ScalingBehavior,
@@ -28,7 +29,7 @@ from capplan.scenario.autoscaling import (
     ScalingPolicy,
 )
 from capplan.scenario.metric_names import LATENCIES
-from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.clock import Clock, Events, Rank
 from capplan.simulation.metrics import LatencyWindow, pool_reading, replica_reading
 
 if TYPE_CHECKING:
@@ -241,24 +242,25 @@ class ScalingController:
         self._samples: deque[tuple[float, list[Sample]]] = deque()
         self._least = max(rules.min_replicas, 1)
         self._limiter = Limiter(rules.behavior, least=self._least, most=rules.max_replicas)
-        self._active_s = 0.0
-        clock.at(0.0, SCRAPE, self._scrape, None)
-        clock.at(rules.sync_period_s, SYNC, self._sync, None)
+        clock.process(self._scrape())
+        clock.process(self._sync())
         if rules.event_driven is not None:
-            clock.at(rules.event_driven.polling_interval_s, POLL, self._poll, None)
+            clock.process(self._poll(rules.event_driven))
 
     def gauges(self) -> Iterable[Gauge]:
         """Yield the metrics of the timeline: name, reading, and whether it is a total."""
         for index, metric in enumerate(self._rules.metrics):
             yield f"scaling_{metric.metric}", partial(self.seen.__getitem__, index), False
 
-    def _scrape(self, _: None) -> None:
+    def _scrape(self) -> Events:
         """Read all metrics; drop samples that newer ones replace."""
-        now_s, rules = self._clock.now, self._rules
-        self._samples.append((now_s, [read() for read in self._readers]))
-        while len(self._samples) > 1 and self._samples[1][0] <= now_s - rules.metric_lag_s:
-            self._samples.popleft()
-        self._clock.at(now_s + rules.scrape_interval_s, SCRAPE, self._scrape, None)
+        rules, time_s = self._rules, 0.0
+        while True:
+            yield self._clock.until(time_s, SCRAPE)
+            self._samples.append((time_s, [read() for read in self._readers]))
+            while len(self._samples) > 1 and self._samples[1][0] <= time_s - rules.metric_lag_s:
+                self._samples.popleft()
+            time_s += rules.scrape_interval_s
 
     def _known(self) -> Sequence[Sample] | None:
         """Return the newest samples that have arrived; None = none has."""
@@ -266,15 +268,16 @@ class ScalingController:
         arrived = [sample for time_s, sample in self._samples if time_s <= known_s]
         return arrived[-1] if arrived else None
 
-    def _sync(self, _: None) -> None:
-        self._clock.at(self._clock.now + self._rules.sync_period_s, SYNC, self._sync, None)
-        current = self._fleet.target
-        if current == 0:
-            return
-        if not self._least <= current <= self._rules.max_replicas:
-            self._fleet.scale_to(min(max(current, self._least), self._rules.max_replicas))
-        elif (samples := self._known()) is not None:
-            self._scale(current, samples)
+    def _sync(self) -> Events:
+        """Set the target, as a running pool needs it."""
+        rules, fleet = self._rules, self._fleet
+        while True:
+            yield self._clock.until(self._clock.now + rules.sync_period_s, SYNC)
+            current = fleet.target
+            if current and not self._least <= current <= rules.max_replicas:
+                fleet.scale_to(min(max(current, self._least), rules.max_replicas))
+            elif current and (samples := self._known()) is not None:
+                self._scale(current, samples)
 
     def _scale(self, current: int, samples: Sequence[Sample]) -> None:
         pairs = list(zip(self._rules.metrics, samples, strict=True))
@@ -309,19 +312,19 @@ class ScalingController:
         unready = self._fleet.count("asked", "provisioning", "pulling")
         return Pods(values=values, missing=there - len(values), unready=unready)
 
-    def _poll(self, _: None) -> None:
+    def _poll(self, keda: EventDriven) -> Events:
         """Activate the pool while a trigger is active; idle it after ``cooldown_s`` without."""
-        rules, now_s = self._rules, self._clock.now
-        if (keda := rules.event_driven) is None:
-            return
-        self._clock.at(now_s + keda.polling_interval_s, POLL, self._poll, None)
-        low = rules.min_replicas if keda.idle_replicas is None else keda.idle_replicas
-        if self._is_active():
-            self._active_s = now_s
-            if self._fleet.target < self._least:
-                self._fleet.scale_to(self._least)
-        elif self._fleet.target > low < self._least and now_s - self._active_s > keda.cooldown_s:
-            self._fleet.scale_to(low)
+        fleet, active_s = self._fleet, 0.0
+        low = self._rules.min_replicas if keda.idle_replicas is None else keda.idle_replicas
+        while True:
+            yield self._clock.until(self._clock.now + keda.polling_interval_s, POLL)
+            now_s = self._clock.now
+            if self._is_active():
+                active_s = now_s
+                if fleet.target < self._least:
+                    fleet.scale_to(self._least)
+            elif fleet.target > low < self._least and now_s - active_s > keda.cooldown_s:
+                fleet.scale_to(low)
 
     def _is_active(self) -> bool:
         samples = self._known()

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
@@ -17,7 +18,7 @@ from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Breaker, PerRequest
 from capplan.scenario.metric_names import LATENCIES
 from capplan.simulation.breaker_actions import BreakerEntrance, Effect, Place, Throttle, effect_of
-from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.clock import Clock, Events, Rank
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, pool_reading
 
 if TYPE_CHECKING:
@@ -150,8 +151,8 @@ class Breakers:
         rules = [self._rule(breaker, places[name]) for breaker, name in placed]
         _bind_tiers(rules)
         self.rules = sorted(rules, key=lambda rule: -(rule.breaker.tier or 0))
-        for order in range(len(self.rules)):
-            self._schedule(order, 1)
+        for order, rule in enumerate(self.rules):
+            clock.process(self._check(rule, Rank.CHECK + order))
 
     def with_rows(self, timeline: pd.DataFrame) -> pd.DataFrame:
         """Return a timeline with the state of each rule and its metric at every transition."""
@@ -166,16 +167,11 @@ class Breakers:
         added = pd.DataFrame(rows, columns=list(timeline.columns)).astype(timeline.dtypes)
         return pd.concat([timeline, added], ignore_index=True)
 
-    def _schedule(self, order: int, number: int) -> None:
-        """Schedule the ``number``-th check of a rule."""
-        time_s = number * self.rules[order].breaker.check_every_s
-        self._clock.at(time_s, Rank.CHECK + order, self._check, (order, number))
-
-    def _check(self, which: tuple[int, int]) -> None:
-        order, number = which
-        if change := self.rules[order].check():
-            self.transitions.append(change)
-        self._schedule(order, number + 1)
+    def _check(self, rule: Rule, rank: int) -> Events:
+        for number in count(1):
+            yield self._clock.until(number * rule.breaker.check_every_s, rank)
+            if change := rule.check():
+                self.transitions.append(change)
 
     def _entrances(self, placed: Iterable[tuple[Breaker, str]]) -> dict[str, BreakerEntrance]:
         """Return an entrance for every pool, if any rule acts on requests."""

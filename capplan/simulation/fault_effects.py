@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RESTART, RELOAD = "restart", "reload"
 """Failure reasons: of what a hung replica held when it restarted, and of what a reloading one
 still held when its grace period ended."""
-Ended = Callable[[], None]
+Ended = Callable[[], object]
 FaultT = TypeVar("FaultT", bound=Occurrence)
 ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from capplan.scenario.faults import Fault, ReplicaFault
+from capplan.scenario.faults import ReplicaFault
 from capplan.scenario.pools import Pool
-from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.clock import Clock, Events, Rank
 from capplan.simulation.fault_effects import EFFECTS, Effect, Site
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def wire(
         if fault.at_s is not None:
             clock.at(fault.at_s, effect.rank, _strike_once, effect)
         else:
-            _Renewals(effect, fault, rng=rng, clock=clock).start()
+            _start_renewals(effect, rng)
 
 
 def _strike_once(effect: Effect[Any]) -> None:
@@ -57,39 +57,28 @@ def _strike_once(effect: Effect[Any]) -> None:
     effect.strike(effect.chosen(), math.inf if lasts_s is None else lasts_s, lambda: None)
 
 
-class _Renewals:
-    """A fault that strikes its units independently, again and again."""
+def _start_renewals(effect: Effect[Any], rng: np.random.Generator) -> None:
+    """Let the present units fail again and again, and those that join later."""
 
-    def __init__(
-        self, effect: Effect[Any], fault: Fault, *, rng: np.random.Generator, clock: Clock
-    ) -> None:
-        self._effect = effect
-        self._fault = fault
-        self._rng = rng
-        self._clock = clock
+    def joined(unit: object) -> None:
+        effect.clock.process(_renewals(effect, unit, rng.spawn(1)[0]))
 
-    def start(self) -> None:
-        """Schedule the first failure of each present unit, and of those that join later."""
-        for unit in self._effect.units():
-            self._joined(unit)
-        self._effect.watch(self._joined)
+    for unit in effect.units():
+        joined(unit)
+    effect.watch(joined)
 
-    def _joined(self, unit: object) -> None:
-        """Schedule the failures of another unit, with random numbers of its own."""
-        self._schedule((unit, self._rng.spawn(1)[0]))
 
-    def _schedule(self, which: tuple[object, np.random.Generator]) -> None:
-        fails_s = self._clock.now + float(which[1].exponential(self._fault.mtbf_s or math.inf))
-        self._clock.at(fails_s, Rank.FAULT, self._fail, which)
-
-    def _fail(self, which: tuple[object, np.random.Generator]) -> None:
-        unit, rng = which
-        works = self._effect.can_fail(unit)
+def _renewals(effect: Effect[Any], unit: object, rng: np.random.Generator) -> Events:
+    """Let one unit work and fail in turn, with random numbers of its own."""
+    fault, clock = effect.fault, effect.clock
+    while True:
+        works_s = float(rng.exponential(fault.mtbf_s))
+        yield clock.until(clock.now + works_s, Rank.FAULT)
+        works = effect.can_fail(unit)
+        if works is None:
+            return
         if works:
-            lasts_s = self._fault.lasts_s
-            if self._fault.mttr_s is not None:
-                lasts_s = float(rng.exponential(self._fault.mttr_s))
-            lasts_s = math.inf if lasts_s is None else lasts_s
-            self._effect.strike([unit], lasts_s, lambda: self._schedule(which))
-        elif works is not None:
-            self._schedule(which)
+            lasts_s = fault.lasts_s if fault.mttr_s is None else rng.exponential(fault.mttr_s)
+            ended = clock.event()
+            effect.strike([unit], math.inf if lasts_s is None else float(lasts_s), ended.succeed)
+            yield ended

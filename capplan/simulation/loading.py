@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
 
-Ended = Callable[[], None]
+Ended = Callable[[], object]
 
 
 def load_bytes(pool: Pool) -> float:

@@ -64,7 +64,7 @@ from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.kv import cache_of
 from capplan.replica.multi_model import ResidentEngine
 from capplan.schema import PHASES, TIMELINE, names
-from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.clock import Clock, Events, Rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +145,7 @@ class Sampler:
         self._times: list[float] = []
         self._rows: list[list[float]] = []
         self._sampled = 0
-        self._schedule(0.0)
+        clock.process(self._sample())
 
     def add(self, probes: Iterable[Probe]) -> None:
         """Read more, from the beginning of the run."""
@@ -174,16 +174,14 @@ class Sampler:
         self._readings.extend(probe.readings)
         return track
 
-    def _schedule(self, time_s: float) -> None:
-        self.clock.at(time_s, Rank.SAMPLE, self._on_time, None)
-
-    def _on_time(self, _: None) -> None:
-        self._read()
-        if len(self._times) > MOST_SAMPLES:
-            del self._times[1::2], self._rows[1::2]
-            self._interval_s *= 2
-        self._sampled = len(self._times)
-        self._schedule(self._sampled * self._interval_s)
+    def _sample(self) -> Events:
+        while True:
+            yield self.clock.until(self._sampled * self._interval_s, Rank.SAMPLE)
+            self._read()
+            if len(self._times) > MOST_SAMPLES:
+                del self._times[1::2], self._rows[1::2]
+                self._interval_s *= 2
+            self._sampled = len(self._times)
 
     def _read(self) -> None:
         self._times.append(self.clock.now)
