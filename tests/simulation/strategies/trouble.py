@@ -1,43 +1,48 @@
 """Random faults, and breakers that react to them."""
 
 from functools import cache
+from typing import get_args
 
 from hypothesis import strategies as st
-from strategies.batching import maybe
 
-AT_REPLICAS = [
-    {"kind": "hang", "for_s": 0.4},
-    {"kind": "hang", "detect_s": 0.1},
-    {"kind": "hang", "detect_s": 0.1, "restart_s": 0.2, "count": 2},
-    {"kind": "slow", "for_s": 0.5, "factor": 3.0},
-    {"kind": "node_loss", "down_s": 0.3},
-    {"kind": "model_reload", "load_s": 0.2, "drain_s": 0.1},
-    {"kind": "router_blind", "for_s": 0.8},
-]
-AT_CALLERS = [
-    {"kind": "generator_limit", "rate_rps": 20.0, "for_s": 1.0},
-    {"kind": "generator_limit", "connections": 3},
-]
-BY_LAW = [
-    {"kind": "crash", "mtbf_s": 0.8, "mttr_s": 0.2},
-    {"kind": "hang", "mtbf_s": 0.8, "mttr_s": 0.2},
-    {"kind": "slow", "mtbf_s": 0.8, "mttr_s": 0.2},
-]
+from capplan.scenario.breakers import Action
+from capplan.scenario.faults import KINDS, ReplicaFault
+
+ACTIONS = [one.model_fields["kind"].default for one in get_args(get_args(Action)[0])]
+
+FIELDS = {
+    "crash": [{}, {"down_s": 0.05}, {"down_s": 0.5, "count": 3}],
+    "hang": [
+        {"for_s": 0.4},
+        {"detect_s": 0.1},
+        {"detect_s": 0.1, "restart_s": 0.2, "count": 2},
+    ],
+    "slow": [{"for_s": 0.5, "factor": 3.0}],
+    "node_loss": [{"down_s": 0.3}],
+    "model_reload": [{"load_s": 0.2, "drain_s": 0.1}],
+    "router_blind": [{"for_s": 0.8}],
+    "generator_limit": [{"rate_rps": 20.0, "for_s": 1.0}, {"connections": 3}],
+}
+"""What random faults of a kind state beyond the defaults: nothing, for a kind that is not here."""
 
 
 @cache
 def faults():
-    where, when = st.sampled_from([None, "a", "b"]), st.floats(0, 3)
-    crash = {"count": st.integers(1, 3), "down_s": maybe() | st.floats(0.05, 2)}
-    return st.one_of(
-        st.fixed_dictionaries({"pool": where, "at_s": when} | crash),
-        st.builds(
-            lambda fault, pool, at_s: fault | {"pool": pool, "at_s": at_s},
-            st.sampled_from(AT_REPLICAS), where, when,
-        ),
-        st.builds(lambda fault, at_s: fault | {"at_s": at_s}, st.sampled_from(AT_CALLERS), when),
-        st.builds(lambda fault, pool: fault | {"pool": pool}, st.sampled_from(BY_LAW), where),
-    )  # fmt: skip
+    def of_kind(kind):
+        where = {"pool": st.sampled_from([None, "a", "b"])} if has_pool(kind) else {}
+        own = st.sampled_from(FIELDS.get(kind, [{}]))
+        timed = st.fixed_dictionaries({"kind": st.just(kind), "at_s": st.floats(0, 3)} | where)
+        found = st.builds(lambda stated, when: stated | when, own, timed)
+        if not issubclass(KINDS[kind], ReplicaFault):
+            return found
+        law = {"kind": st.just(kind), "mtbf_s": st.just(0.8), "mttr_s": st.just(0.2)} | where
+        return found | st.fixed_dictionaries(law)
+
+    return st.one_of([of_kind(kind) for kind in KINDS])
+
+
+def has_pool(kind):
+    return "pool" in KINDS[kind].model_fields
 
 
 BUNDLED = {"above": "default", "below": "default"}
@@ -58,28 +63,20 @@ def breakers(index):
         {"metric": "fragmentation_fraction", "above": 0.05},
     ]
     watched = [one | {"origins": BUNDLED} for one in watched]
+    fields = {
+        "pause_and_compact": {},
+        "start_standby": {},
+        "refuse": {"at": st.sampled_from(["service_queue", "gateway"]), "classes": classes},
+        "max_tokens": {"tokens": st.integers(1, 30), "classes": classes},
+        "route": {"to": st.sampled_from("ab"), "classes": classes},
+    }
+    shrinks = [{"max_num_seqs": 1}, {"max_num_batched_tokens": 40}, {"max_batch_size": 1}]
     action = st.one_of(
-        st.fixed_dictionaries({"kind": st.sampled_from(["pause_and_compact", "start_standby"])}),
-        st.sampled_from(
-            [
-                {"kind": "shrink_batch", "max_num_seqs": 1},
-                {"kind": "shrink_batch", "max_num_batched_tokens": 40},
-                {"kind": "shrink_batch", "max_batch_size": 1},
-            ]
-        ),
-        st.fixed_dictionaries({"kind": st.just("greedy"), "classes": classes}),
-        st.fixed_dictionaries(
-            {
-                "kind": st.just("refuse"),
-                "classes": classes,
-                "at": st.sampled_from(["service_queue", "gateway"]),
-            }
-        ),
-        st.fixed_dictionaries(
-            {"kind": st.just("max_tokens"), "tokens": st.integers(1, 30), "classes": classes}
-        ),
-        st.fixed_dictionaries(
-            {"kind": st.just("route"), "to": st.sampled_from("ab"), "classes": classes}
+        st.sampled_from([{"kind": "shrink_batch"} | limit for limit in shrinks]),
+        *(
+            st.fixed_dictionaries({"kind": st.just(kind)} | fields.get(kind, {"classes": classes}))
+            for kind in ACTIONS
+            if kind != "shrink_batch"
         ),
     )
     return st.fixed_dictionaries(
