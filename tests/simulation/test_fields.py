@@ -29,7 +29,6 @@ from capplan.scenario.batching import (
 )
 from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.classes import Promises, RequestClass
-from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
 from capplan.scenario.gateway import (
     Accept,
@@ -360,14 +359,6 @@ CHANGES = {
         "io_bytes_per_s": ("classes.embed.demand.io_bytes_per_s", 90.0),
         "network_bytes_per_s": ("classes.embed.demand.network_bytes_per_s", 90.0),
     },
-    Crash: {
-        "pool": ("faults.0.pool", "vector"),
-        "at_s": ("faults.0.at_s", 1.5),
-        "count": ("faults.0.count", 2),
-        "down_s": ("faults.0.down_s", 0.9),
-        "mtbf_s": ("faults.0.mtbf_s", 0.4),
-        "mttr_s": ("faults.0.mttr_s", 0.9),
-    },
 }
 
 PACKED = {f"{LLM}.kv_layout": "contiguous", f"{LLM}.contiguous.reserve": "oracle"}
@@ -566,7 +557,6 @@ ELSEWHERE = {
     LognormalTime: {"kind"},
     ResourcePool: {"name"},
     Autoscaler: {"behavior", "event_driven"},
-    Crash: {"kind"},
     ResponseCache: {"owner", "per_tenant"},
     Router: {"prefix_threshold_fraction", "balance_abs_threshold", "balance_rel_threshold"},
     Host: {"name", "owner", "accelerator_memory_bytes", "host_memory_bytes"},
