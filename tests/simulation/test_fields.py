@@ -162,7 +162,7 @@ CHANGES = {
         "replicas_per_node": ("pools.llm.replicas_per_node", 2),
         "replicas": ("pools.llm.replicas", 3),
         "hosts": ("pools.vector.hosts", []),
-        "models": ("pools.llm.models", [{"name": "x", "kv_fraction": 0.1}]),
+        "models": ("pools.llm.models", [{"name": "x", "kv_fraction": 0.5}]),
         "load_bandwidth_bytes_per_s": ("pools.llm.load_bandwidth_bytes_per_s", 1e10),
         "lifecycle": (LIFE, {"model_load": {"kind": "fixed", "seconds": 0.9}}),
         "standby": ("pools.llm.standby", {"replicas": 1, "ready": {"kind": "fixed", "seconds": 0}}),
@@ -226,7 +226,7 @@ CHANGES = {
     },
     ResidentModel: {
         "model": (f"{MODELS}.y.model", "Llama-3.2-3B"),
-        "kv_fraction": (f"{MODELS}.y.kv_fraction", 0.4),
+        "kv_fraction": (f"{MODELS}.y.kv_fraction", 0.5),
         "load_s": (f"{MODELS}.y.load_s", 0.5),
         "unload_s": (f"{MODELS}.x.unload_s", 0.5),
         "weight_dtype": (f"{MODELS}.y.weight_dtype", "int8"),
@@ -525,7 +525,7 @@ ELSEWHERE = {
     Scenario: {
         "name", "description", "requests", "replicas", "warmup_s", "classes", "tenants", "traffic",
         "network", "gateway", "pools", "hosts", "resource_pools", "faults", "breakers", "budget",
-        "stages",
+        "stages", "derived",
     },
     Network: {"owner"},
     Gateway: {"owner", "queue"},
