@@ -89,6 +89,7 @@ TRACE: tuple[Column, ...] = (
     Column("observed_e2e_s", "s", "end-to-end latency the source observed"),
     Column("user", "", "user of a closed loop, which waits for each answer", "str"),
     Column("think_s", "s", "think time of that user since its previous answer"),
+    Column("imputed", "", "lengths are not the source's, but of a call of the same class", "bool"),
 )
 """One row per request. A column that is not required is absent if the source lacks it."""
 

@@ -129,12 +129,12 @@ def test_missing_negative_and_zero_values_are_told_apart(tmp_path, name):
         missing_time = form.replace("2023-11-16 18:15:{:02d}.1234567", "{}").format("", 5, 5)
         text += missing_time
     trace = read_trace(written(tmp_path / "t", text))
-    zero = "failed" if name == "burstgpt" else "zero_tokens"
-    expected = {"missing_tokens": 2, "negative": 2, zero: 1}
+    expected = {"missing_tokens": 2, "negative": 2}
     if name == "azure":
         expected["missing_time"] = 1
     assert trace.ledger.dropped == expected
-    assert trace.ledger.kept == 5
+    assert trace.ledger.kept == 6
+    assert trace.ledger.changed["imputed_tokens"] == 1  # a call without an answer is demand
 
 
 @pytest.mark.parametrize("name", BEFORE)
@@ -181,7 +181,7 @@ def test_each_kind_of_damage_in_a_table_has_its_reason(tmp_path, rows, kept, dro
 
 def test_a_large_loss_is_said_in_a_note(tmp_path):
     note = "25.0% of the rows are dropped; rates leave them out."
-    assert note in table(tmp_path, "1,10,2\n2,10,2\n3,10,2\n4,10,0\n").notes
+    assert note in table(tmp_path, "1,10,2\n2,10,2\n3,10,2\n4,10,-1\n").notes
     assert not table(tmp_path, "1,10,2\n2,10,2\n").notes
 
 
@@ -489,7 +489,7 @@ def test_a_log_that_begins_with_a_failed_call_is_recognised(tmp_path):
     lines = ['{"created": 1700000000, "error": {"code": 500}}']
     lines += [LINES["openai-log"].format(i, 10) for i in range(3)]
     ledger = read_trace(written(tmp_path / "t", "\n".join(lines))).ledger
-    assert (ledger.kept, ledger.dropped) == (3, {"failed": 1})
+    assert (ledger.kept, ledger.dropped) == (4, {})
 
 
 def test_a_quoted_field_may_hold_line_ends(tmp_path):

@@ -90,7 +90,9 @@ def test_burstgpt_tells_failures_apart(tmp_path):
     rows = "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n"
     trace = read_trace(written(tmp_path / "b.csv", head + rows))
     assert trace.format == "burstgpt"
-    assert trace.ledger.dropped == {"failed": 1}
+    assert trace.ledger.dropped == {}
+    assert trace.frame["imputed"].tolist() == [False, True]
+    assert trace.frame["output_tokens"].tolist() == [18, 18]
     assert trace.frame[["tenant", "request_class"]].iloc[0].tolist() == [
         "ChatGPT",
         "Conversation log",
@@ -160,8 +162,8 @@ def test_openai_logs_are_read_bare_wrapped_and_from_the_batch_api(tmp_path):
     assert one.frame["tenant"].tolist() == ["team-a"]
     assert one.frame["streaming"].tolist() == [True]
     two = read_trace(written(tmp_path / "b.jsonl", lines(batch, failed, refused, openai(0))))
-    assert two.ledger.dropped == {"failed": 2}
-    assert two.frame["prompt_tokens"].tolist() == [10, 13]
+    assert two.ledger.dropped == {}
+    assert sorted(two.frame["prompt_tokens"]) == [10, 13, 14, 15]
 
 
 def test_an_openai_log_may_be_one_json_array(tmp_path):
@@ -187,9 +189,9 @@ def bench(**more: object) -> dict[str, object]:
 def test_a_vllm_bench_result_has_send_times_and_latencies(tmp_path):
     trace = read_trace(written(tmp_path / "r.json", json.dumps(bench())))
     assert trace.format == "vllm-bench"
-    assert trace.frame["arrival_s"].tolist() == [0.0, 0.5]
-    assert trace.frame["observed_e2e_s"].tolist() == pytest.approx([0.12, 0.22])
-    assert trace.ledger.dropped == {"failed": 1}
+    assert trace.frame["arrival_s"].tolist() == [0.0, 0.5, 1.0]
+    assert trace.frame["observed_e2e_s"].tolist()[:2] == pytest.approx([0.12, 0.22])
+    assert trace.ledger.dropped == {}
 
 
 def test_a_vllm_bench_result_without_details_is_refused_by_name(tmp_path):
@@ -232,13 +234,13 @@ def test_otlp_documents_give_one_row_per_model_call(tmp_path):
     trace = read_trace(written(tmp_path / "o.jsonl", lines(first, export(otlp(2, None)))))
     assert trace.format == "otel"
     assert trace.ledger.read == 4
-    assert trace.ledger.dropped == {"failed": 1, "other_span": 1}
-    assert trace.frame["arrival_s"].tolist() == [0.0, 2.0]
-    assert trace.frame["tenant"].tolist() == ["shop", "shop"]
-    assert trace.frame["session"].tolist() == ["c1", "c1"]
-    assert trace.frame["observed_e2e_s"].tolist() == [0.25, 0.25]
+    assert trace.ledger.dropped == {"other_span": 1}
+    assert trace.frame["arrival_s"].tolist() == [0.0, 2.0, 3.0]
+    assert trace.frame["tenant"].tolist() == ["shop"] * 3
+    assert trace.frame["session"].tolist() == ["c1"] * 3
+    assert trace.frame["observed_e2e_s"].tolist()[:2] == [0.25, 0.25]
     pretty = json.dumps(first, indent=2) + "\n" + json.dumps(export(otlp(2)), indent=2)
-    assert len(read_trace(written(tmp_path / "o.json", pretty))) == 2
+    assert len(read_trace(written(tmp_path / "o.json", pretty))) == 3
 
 
 def test_spans_of_the_console_exporter_are_read(tmp_path):

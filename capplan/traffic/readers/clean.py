@@ -17,6 +17,7 @@ import pyarrow as pa
 from capplan.formatting import counted
 from capplan.schema import TRACE, DataError, names
 from capplan.traffic.readers import times as t
+from capplan.traffic.readers import unserved
 from capplan.traffic.readers import values as v
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.values import RawBatch
@@ -24,6 +25,8 @@ from capplan.traffic.trace import REASONS, Ledger, Trace, from_frame
 
 LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")
+LENGTHS = ("prompt_tokens", "output_tokens")
+LACKS = "lacks:"
 FEW_LOST_FRACTION = 0.01
 Mask = npt.NDArray[np.bool_]
 
@@ -51,14 +54,31 @@ class Cleaner:
         prompt = v.token_counts(batch.columns["prompt_tokens"])
         output = v.token_counts(batch.columns["output_tokens"])
         self._count("thousands_separator", prompt.grouped + output.grouped)
-        alive = self._usable(batch, times, prompt, output)
-        part = {"prompt_tokens": prompt.data[alive], "output_tokens": output.data[alive]}
+        lengths = {"prompt_tokens": prompt, "output_tokens": output}
+        lost = self._unserved(batch, prompt, output)
+        alive = self._usable(batch, times, prompt, output, lost)
+        part = {name: found.data[alive] for name, found in lengths.items()}
+        part |= {f"{LACKS}{name}": (lost & ~_is_length(found))[alive]
+                 for name, found in lengths.items()}  # fmt: skip
         part |= self._optional(batch, alive)
         self._times.append(times.keep(alive))
         self._parts.append(part)
         self._sizes.append(int(alive.sum()))
 
-    def _usable(self, batch: RawBatch, times: t.Times, prompt: v.Parsed, output: v.Parsed) -> Mask:
+    def _unserved(self, batch: RawBatch, prompt: v.Parsed, output: v.Parsed) -> Mask:
+        """Return which rows are calls that were refused or failed, or whose answer is empty."""
+        found = unserved.failed(batch.columns, batch.rows)
+        if batch.drops is not None:
+            found |= batch.drops == "failed"
+        if self.layout.zero_reason == "failed":
+            found |= _is_zero(prompt) | _is_zero(output)
+        elif self.layout.zero_reason is not None:
+            found |= _is_length(prompt) & _is_zero(output)
+        return found
+
+    def _usable(
+        self, batch: RawBatch, times: t.Times, prompt: v.Parsed, output: v.Parsed, lost: Mask
+    ) -> Mask:
         alive = np.ones(batch.rows, np.bool_)
 
         def drop(reason: str, mask: Mask) -> None:
@@ -66,18 +86,19 @@ class Cleaner:
             alive[mask] = False
 
         if batch.drops is not None:
-            for reason in sorted(set(batch.drops) - {""}):
+            for reason in sorted(set(batch.drops) - {"", "failed"}):
                 drop(reason, batch.drops == reason)
         drop("missing_time", times.kind == t.GONE)
         drop("unparseable", times.kind == t.BROKEN)
-        drop("missing_tokens", (prompt.state == v.MISSING) | (output.state == v.MISSING))
-        drop("unparseable", (prompt.state == v.BAD) | (output.state == v.BAD))
+        missing = (prompt.state == v.MISSING) | (output.state == v.MISSING)
+        drop("missing_tokens", missing & ~lost)
+        drop("unparseable", ((prompt.state == v.BAD) | (output.state == v.BAD)) & ~lost)
         drop("negative", times.negative() | (prompt.data < 0) | (output.data < 0))
         if self.layout.zero_reason is not None:
             zero = (prompt.data == 0) | (output.data == 0)
             if "size" in batch.columns:
                 zero &= v.numbers(batch.columns["size"]).state != v.OK
-            drop(self.layout.zero_reason, zero)
+            drop(self.layout.zero_reason, zero & ~lost)
         return alive
 
     def _optional(self, batch: RawBatch, alive: Mask) -> dict[str, Any]:
@@ -126,14 +147,17 @@ class Cleaner:
             If no row is left; the message lists the reasons.
         """
         self._need_rows(sum(self._sizes))
+        lacks = {name: np.concatenate([part.pop(f"{LACKS}{name}") for part in self._parts])
+                 for name in LENGTHS}  # fmt: skip
         arrivals = self._arrivals()
         good = arrivals.good
         self.dropped["other_time_unit"] += int((~good).sum())
         table = self._table(arrivals.seconds)
+        table, lost = self._with_lengths(table, lacks, seed=seed)
         table = table[good] if not good.all() else table
         table = self._without_duplicates(table)
         self._need_rows(len(table))
-        notes = [*self.layout.notes, *arrivals.notes]
+        notes = [*self.layout.notes, *arrivals.notes, *lost]
         ordered = from_frame(table, source=self.path.name)
         frame = ordered.frame
         if not self.layout.exact_times or spread not in (None, False):
@@ -151,6 +175,17 @@ class Cleaner:
             sha256=sha256,
             prefix_block_tokens=self.layout.prefix_block_tokens,
         )
+
+    def _with_lengths(
+        self, table: pd.DataFrame, lacks: Mapping[str, Mask], *, seed: int
+    ) -> tuple[pd.DataFrame, list[str]]:
+        """Return the table with the lengths of unserved calls, and what was imputed."""
+        if all(mask.all() for mask in lacks.values()):
+            self.dropped["missing_tokens"] += len(table)
+            self._need_rows(0)
+        found, notes = unserved.imputed(table, lacks, seed=seed)
+        self._count("imputed_tokens", int(found["imputed"].sum()) if notes else 0)
+        return found, notes
 
     def _ledger(self, kept: int, changed: Mapping[str, int]) -> Ledger:
         dropped = {reason: self.dropped[reason] for reason in REASONS if self.dropped[reason]}
@@ -207,6 +242,14 @@ class Cleaner:
         again = table["request_id"].duplicated() & table["request_id"].notna()
         self.dropped["duplicate_id"] += int(again.sum())
         return table[~again] if again.any() else table
+
+
+def _is_zero(found: v.Parsed) -> Mask:
+    return np.asarray((found.state == v.OK) & (found.data == 0), np.bool_)
+
+
+def _is_length(found: v.Parsed) -> Mask:
+    return np.asarray((found.state == v.OK) & (found.data > 0), np.bool_)
 
 
 def _blocks(pieces: list[Any], sizes: list[int]) -> Any:

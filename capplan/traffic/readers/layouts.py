@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from capplan.schema import TRACE, DataError, names
+from capplan.traffic.readers.unserved import marks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,9 @@ class Layout:
         Columns of ours, beside the required ones, without which a file is not of this format.
     notes
         Sentences about what the mapping assumes.
+    marks
+        Columns of the file that mark refused and failed calls; keys as in
+        :func:`capplan.traffic.readers.unserved.marks_of`.
     """
 
     format: str
@@ -48,6 +52,7 @@ class Layout:
     duration_s: float | None = None
     notes: tuple[str, ...] = ()
     also_required: tuple[str, ...] = ()
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     def required(self) -> set[str]:
         """Return the columns of the file without which it is not of this format."""
@@ -179,6 +184,11 @@ def plain_layout(
     if missing:
         rule = f"a column for it among {_few(columns)}, or a mapping"
         raise DataError(rule, where=where, field=", ".join(missing))
+    marks = marks_of({c: _folded(c) for c in columns if c not in found.values()})
+    notes += [f"Column {name!r} marks refused and failed calls." for name in marks.values()]
+    unused = [c for c in columns if c not in found.values() and c not in marks.values()]
+    if unused:
+        notes.append(f"Columns not used: {_few(unused)}.")
     twice = [name for name, n in Counter(columns).items() if n > 1 and name in found.values()]
     if twice:
         raise DataError("each column once", where=where, field=", ".join(twice))
@@ -188,6 +198,7 @@ def plain_layout(
         units={**_units_by_name(found), **(units or {})},
         exact_times=found["arrival_s"] in ("arrival_s", "intended_start_s", "sent_s"),
         notes=tuple(notes),
+        marks=marks,
     )
 
 

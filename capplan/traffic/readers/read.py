@@ -176,7 +176,8 @@ def _published(name: str, file: _File) -> tuple[Layout, Iterable[RawBatch]]:
 
 def _rows(file: _File, layout: Layout) -> Iterable[RawBatch]:
     """Return the rows of the columns that the layout names."""
+    columns = {**layout.columns, **layout.marks}
     if file.container == "json":
-        return json_records.mapped_batches(file.path, layout.columns, file.record or {})
+        return json_records.mapped_batches(file.path, columns, file.record or {})
     read = tabular.parquet_batches if file.container == "parquet" else tabular.batches
-    return read(file.path, layout.columns)
+    return read(file.path, columns)
