@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from capplan.budget.loads import ClassLoad, mix_of
-from capplan.replica.capacity import Mix, Replica, batch_rate_rps, replica
+from capplan.replica.capacity import Mix, ReplicaModel, batch_rate_rps, replica_model
 from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.multi_model import pool_of_model
 from capplan.replica.step_time import batch_seconds
@@ -41,7 +41,7 @@ class PoolService:
     """The same of one sequence alone: no limit makes it shorter."""
     window_s: float
     """The batch window: one full step, or the queue delay, s."""
-    replica: Replica | None = None
+    replica: ReplicaModel | None = None
     padded: StepTime | None = None
     """Step time of static batches; None for other batching."""
     by_class: Mapping[str, PoolService] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def pool_service(
         return _static(pool, pool.batching, mix, rate)
     if pool.models:
         return _several_models(pool, classes, loads)
-    return _continuous(replica(pool, mix), pool, classes, rate)
+    return _continuous(replica_model(pool, mix), pool, classes, rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,12 @@ class _InTurn:
 
     def seconds(
         self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
+        tokens: float,
+        pairs: float,
+        sequences: float,
+        context: float,
     ) -> float:
-        own_s = self.own.seconds(
-            prefill_tokens, prefill_context_tokens, decode_sequences, decode_context_tokens
-        )
+        own_s = self.own.seconds(tokens, pairs, sequences, context)
         return own_s + self.others_s
 
 
@@ -174,10 +172,10 @@ def _several_models(
         if entry.name in names
     }
     entries = {entry.name: entry for entry in pool.models}
-    alone: dict[str, tuple[Replica, PoolService]] = {}
+    alone: dict[str, tuple[ReplicaModel, PoolService]] = {}
     for name, own in members.items():
         view, asked = pool_of_model(pool, entries[name]), [loads[i] for i in own]
-        one = replica(view, mix_of(asked))
+        one = replica_model(view, mix_of(asked))
         rate = sum(load.rate_rps for load in asked)
         alone[name] = one, _continuous(one, view, [classes[i] for i in own], rate)
     turn_s = {name: one.decode_step_s(s.running_now) for name, (one, s) in alone.items()}
@@ -230,7 +228,7 @@ def _static(pool: Pool, batching: StaticBatching, mix: Mix, rate: float) -> Pool
 
 
 def _continuous(
-    one: Replica, pool: Pool, classes: Sequence[RequestClass], rate: float
+    one: ReplicaModel, pool: Pool, classes: Sequence[RequestClass], rate: float
 ) -> PoolService:
     promised = [c.promises.tpot_s for c in classes if c.streaming and c.promises.tpot_s is not None]
     within = one.most_running_within(min(promised)) if promised else one.batching.max_num_seqs
@@ -255,7 +253,7 @@ def _continuous(
     )
 
 
-def _full_step_s(one: Replica, running: int) -> float:
+def _full_step_s(one: ReplicaModel, running: int) -> float:
     """Return the duration of a step that uses the whole token budget, s."""
     chunk = max(one.batching.max_num_batched_tokens - running, 1)
     chunk = chunk if one.batching.chunked_prefill else one.batching.max_num_batched_tokens

@@ -38,7 +38,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaModel:
     """One continuously batching replica under a mix of requests."""
 
     steps: StepTime
@@ -109,7 +109,7 @@ class Replica:
         return low
 
 
-def replica(pool: Pool, mix: Mix) -> Replica:
+def replica_model(pool: Pool, mix: Mix) -> ReplicaModel:
     """Return one replica of a continuously batching pool under a mix of requests.
 
     Raises :class:`DataError` if a mean request does not fit into the KV blocks.
@@ -124,7 +124,7 @@ def replica(pool: Pool, mix: Mix) -> Replica:
             where=f"pool {pool.name}",
             value=f"{kv_tokens} tokens",
         )
-    return Replica(step_time(pool), pool.batching, mix, float(kv_tokens))
+    return ReplicaModel(step_time(pool), pool.batching, mix, float(kv_tokens))
 
 
 def batch_rate_rps(batching: DynamicBatching, size: float) -> float:

@@ -5,20 +5,20 @@ the waiting line within a token budget; KV blocks are allocated as tokens are co
 they run out the last admitted sequence (with priorities: the last admitted of the lowest) is
 preempted, to be computed again later.
 Source: vLLM project, ``vllm/v1/core/sched/scheduler.py``, ``Scheduler.schedule``, version 0.11.
-The limits on partial prefills are those of ``vllm/core/scheduler.py`` (V0). One difference: where
-several prompts are in progress and the budget is short, decoding goes before them, whoever was
-admitted first; and a job of low priority that preempts itself does not stop those behind it.
+The limits on partial prefills are those of ``vllm/core/scheduler.py`` (V0). Two differences: if
+several prompts are in progress and the budget is short, decoding goes before them, in whatever
+order they were admitted; and a job of low priority that preempts itself stops no job behind it.
 
 With asynchronous scheduling a step is formed while the one before it runs, so a request that
 arrives meanwhile joins the step after it. Here only the arrivals are late: places and blocks that
 a step frees are there for the next, one step sooner than in the real engine.
 Source: vLLM project, ``vllm/v1/engine/core.py``, ``step_with_batch_queue``, version 0.14.
 
-The engine knows no clock: whoever owns it calls :meth:`ContinuousEngine.begin`, waits for as long
-as it says, and calls :meth:`ContinuousEngine.end`. Each call costs O(1) and what changes: the
-decoding sequences all advance together, one *tick* per token, so their context is one sum, the
-ticks at which they end are one heap, and the blocks they need are kept by phase. A step is one
-tick, under speculation as many as the expected tokens of all steps so far allow.
+The engine has no clock: its owner calls :meth:`ContinuousEngine.begin`, which returns the length
+of the step, and at its end :meth:`ContinuousEngine.end`. Each call costs O(1) and what changes: all
+decoding sequences advance together, one *tick* per token, so their context is one sum, the ticks at
+which they end are one heap, and the blocks they need are kept by phase. A step is one tick; under
+speculation, as many as the expected tokens of all steps so far allow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from capplan.replica.engine import NO_LIMITS, Limits
 from capplan.replica.job import Job
-from capplan.replica.kv import kv_cache
+from capplan.replica.kv_layouts import kv_cache
 from capplan.replica.preference import Preference
 from capplan.replica.waiting import WaitingLine, waiting_line
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class ContinuousEngine:
     """The batching state of one replica.
 
-    ``copy_s_per_token`` is what compaction of contiguous KV takes.
+    ``copy_s_per_token`` is the time that compaction of contiguous KV takes.
 
     Attributes
     ----------
@@ -52,16 +52,15 @@ class ContinuousEngine:
     kv
         The memory of keys and values.
     admits
-        Whether a waiting job may be admitted now; who may not stops those behind it.
+        Whether a waiting job may be admitted now; one that may not stops those behind it.
     steps, sequences, prefill_tokens, output_tokens, preemptions
-        Totals since the start: steps begun, sequences scheduled over all steps, tokens computed,
-        sequences preempted.
+        Totals since the start, see ``Batch``.
     """
 
     joins_running = True
     has_kv = True
     wake_s = math.inf
-    """When a free engine wants to be asked again: never, only a new job changes its mind."""
+    """When a free engine begins again by itself: never, only a new job makes it."""
 
     def __init__(
         self,
@@ -72,11 +71,10 @@ class ContinuousEngine:
         copy_s_per_token: float = 0.0,
     ) -> None:
         self.waiting: WaitingLine[Job] = waiting_line(batching.scheduler)
-        self.kv = kv_cache(batching, kv_blocks, copy_s_per_token, stored=self._stored)
+        self.kv = kv_cache(batching, kv_blocks, copy_s_per_token, stored=self.stored)
         self._prefers: Preference | None = None
         if Preference.asked_by(batching):
-            self._prefers = Preference(batching, kv_blocks=kv_blocks, stored=self._stored)
-            self.waiting.count(self._prefers.covers)
+            self._prefers = Preference(self, batching, kv_blocks)
         self.steps = self.sequences = self.prefill_tokens = self.output_tokens = 0
         self.preemptions = 0
         self.admits: Callable[[Job], bool] = lambda _: True
@@ -91,19 +89,17 @@ class ContinuousEngine:
         self._drafted = 0 if draft is None else draft.num_speculative_tokens
         self._ticks_per_step = 1.0 if draft is None else draft.tokens_per_step
         self._draft_steps = 0.0 if draft is None else self._drafted * draft.draft_cost_fraction
-        self._per_branch = 1 + self._drafted
         self._block = batching.block_size
         self._ahead = batching.async_scheduling
         self._seconds = step_time.seconds
-        self._decode_steps = self._tick = self._admissions = 0
+        self._decode_steps = self._tick = self.admissions = 0
         self.limit(NO_LIMITS)
         self._reset()
 
     def _reset(self) -> None:
         self.running: dict[Job, None] = {}
         self.kv.clear()
-        self.decoding = self._branches = self._seats = 0
-        self._context = 0
+        self.decoding = self._branches = self.seats = self._context = 0
         self._ends: list[tuple[int, int, Job]] = []
         self._phases: list[dict[Job, None]] = [{} for _ in range(self._block)]
         self._partial: dict[Job, None] = {}
@@ -137,11 +133,12 @@ class ContinuousEngine:
         self._chunks = {}
         self._ticks = math.floor((self._decode_steps + 1) * self._ticks_per_step) - self._tick
         self._decode_blocks()
-        self._budget = max(self._limit_tokens - self._branches * self._per_branch, 0)
+        self._budget = max(self._limit_tokens - self._branches * (1 + self._drafted), 0)
         for job in list(self._partial):
             if job in self._partial:
                 self._continue_prefill(job)
-        formed_s = self._begun_s if self._formed_ahead(now_s) else now_s
+        is_formed_ahead = self._ahead and self._ended_s == now_s and self.running
+        formed_s = self._begun_s if is_formed_ahead else now_s
         self._begun_s = now_s
         if self.waiting and self.preemptions == preempted:
             self._admit(now_s, formed_s)
@@ -216,18 +213,14 @@ class ContinuousEngine:
         self._limit_seqs, self._limit_tokens = limits.of_continuous(self._rules)
         self.places = self._limit_seqs // self._width
 
-    def _formed_ahead(self, now_s: float) -> bool:
-        """Return whether the step that begins was formed when the one before it began."""
-        return self._ahead and self._ended_s == now_s and bool(self.running)
-
-    def _stored(self, job: Job) -> int:
-        """Return for how many tokens of a running job there is KV."""
+    def stored(self, job: Job) -> int:
+        """Return the tokens of a running job whose KV exists."""
         if not job.finish_step:
             return job.computed_tokens
         return job.prompt_tokens + self.made(job) - 1
 
     def _decode_blocks(self) -> None:
-        """Allocate what decoding needs in this step, preempting where there is not enough."""
+        """Allocate the blocks that decoding needs in this step; preempt while there are too few."""
         if not self.kv.grows:
             return
         for ahead in range(self._ticks):
@@ -237,7 +230,7 @@ class ContinuousEngine:
             self.kv.extend(due)
 
     def _continue_prefill(self, job: Job) -> None:
-        """Schedule the next chunk of a prefill, preempting where blocks are short."""
+        """Schedule the next chunk of a prefill; preempt while there are too few blocks."""
         chunk = min(job.known_tokens - job.computed_tokens, self._threshold, self._budget)
         tokens = self._room(job, int(chunk))
         while self.kv.needed(job, tokens) > self.kv.free:
@@ -248,7 +241,7 @@ class ContinuousEngine:
         self._schedule(job, int(chunk))
 
     def _room(self, job: Job, chunk: int) -> int:
-        """Return the tokens to have room for after a chunk: with the last, also for the draft."""
+        """Return the tokens that need room after a chunk; after the last, the draft too."""
         tokens = job.computed_tokens + chunk
         return tokens + self._drafted if tokens == job.known_tokens else tokens
 
@@ -259,9 +252,9 @@ class ContinuousEngine:
         return next(newest_first)
 
     def _preempt(self, job: Job, *, ahead: int) -> None:
-        """Send a job back to the queue; ``ahead``: ticks that decoding already has room for."""
+        """Send a job back to the line; ``ahead``: ticks for which decoding has room already."""
         if job.finish_step:
-            self._budget += job.beam_width * self._per_branch
+            self._budget += job.beam_width * (1 + self._drafted)
         else:
             self._budget += self._chunks.pop(job, 0)
         self._release(job, ahead=ahead)
@@ -271,89 +264,71 @@ class ContinuousEngine:
     def _admit(self, now_s: float, formed_s: float) -> None:
         """Admit from the waiting line while tokens, places and blocks last.
 
-        Who came after ``formed_s`` is not known yet.
+        A job that came after ``formed_s`` is not known yet.
         """
         new: list[Job] = []
-        running, waiting = self.running, self.waiting
+        waiting = self.waiting
         while self._budget > 0 and (job := waiting.first()):
-            width = 1 if job.greedy else self._width
             if job.scheduler_queue_in_s > formed_s or not self.admits(job):
                 break
-            finds = self._finds_place(job, width)
-            if finds is None:
+            chunk = self._first_chunk(job)
+            if chunk is None:
                 waiting.pass_over()
                 continue
-            if not finds:
-                break
-            job.known_tokens = known = job.prompt_tokens + job.generated_tokens
-            job.computed_tokens = found = self.kv.found(job, known)
-            chunk = int(min(known - found, self._threshold))
-            if chunk > self._budget and not self._rules.chunked_prefill:
-                break
-            chunk = min(chunk, self._budget)
-            if chunk < known - found and len(self._partial) >= self._most_partial:
-                break
-            if known - found > self._threshold and self._long_prefills() >= self._most_long:
-                waiting.pass_over()
-                continue
-            finds = self._finds_room(job, found, chunk)
-            if finds is None:
-                waiting.pass_over()
-                continue
-            if not finds:
+            if not chunk:
                 break
             waiting.pop()
-            self._admissions += 1
-            job.admission, job.beam_width = self._admissions, width
-            self._seats += width
+            self.admissions += 1
+            job.admission, job.beam_width = self.admissions, 1 if job.greedy else self._width
+            self.seats += job.beam_width
             job.stream_interval = self._rules.stream_interval
-            running[job] = None
-            self.kv.admit(job, found)
-            self._schedule(job, chunk)
+            self.running[job] = None
+            self.kv.admit(job, job.computed_tokens)
             if math.isnan(job.batch_in_s):
-                job.batch_in_s, job.cached_tokens = now_s, found
+                job.batch_in_s, job.cached_tokens = now_s, job.computed_tokens
                 new.append(job)
+            self._schedule(job, chunk)
         waiting.return_passed()
         size = self._branches + len(self._chunks)
         for job in new:
             job.batch_id, job.batch_size = self.steps + 1, size
 
-    def _finds_place(self, job: Job, width: int) -> bool | None:
-        """Return whether a job finds its places; None: it does not, but one behind it may."""
-        while self._seats + width > self._limit_seqs:
-            if not self._make_way(job):
-                return False
-        if self._prefers is None or not self.running:
-            return True
-        kept = self._prefers.kept_places(
-            job, self.running, admissions=self._admissions, places=self._limit_seqs
-        )
-        if self._limit_seqs - self._seats - width >= kept:
-            return True
-        return None if self.waiting.counted else False
+    def _first_chunk(self, job: Job) -> int | None:
+        """Return the tokens of a waiting job's first chunk.
 
-    def _finds_room(self, job: Job, found: int, chunk: int) -> bool | None:
-        """Return as :meth:`_finds_place` whether a job finds its blocks."""
-        while not self._has_room(job, found, chunk, kept=0):
-            if not self._make_way(job):
-                return False
-        if self._prefers is None or not self.running:
-            return True
-        kept = self._prefers.kept_blocks(job, self.running)
-        if not kept or self._has_room(job, found, chunk, kept=kept):
-            return True
-        return None if self.waiting.counted else False
+        0: neither the job nor one behind it is admitted; None: the job is not, but one behind may.
+        """
+        prefers, width = self._prefers, 1 if job.greedy else self._width
+        finds = prefers.finds_place(job, width) if prefers else self.free_places >= width
+        if not finds:
+            return None if finds is None else 0
+        job.known_tokens = known = job.prompt_tokens + job.generated_tokens
+        job.computed_tokens = found = self.kv.found(job, known)
+        chunk = int(min(known - found, self._threshold))
+        if chunk > self._budget and not self._rules.chunked_prefill:
+            return 0
+        chunk = min(chunk, self._budget)
+        if chunk < known - found and len(self._partial) >= self._most_partial:
+            return 0
+        if known - found > self._threshold and self._long_prefills() >= self._most_long:
+            return None
+        room = (prefers.finds_room if prefers else self.has_room)(job, found, chunk)
+        return chunk if room else (None if room is None else 0)
 
-    def _has_room(self, job: Job, found: int, chunk: int, *, kept: int) -> bool:
+    @property
+    def free_places(self) -> int:
+        """Return how many more sequences may run."""
+        return self._limit_seqs - self.seats
+
+    def has_room(self, job: Job, found: int, chunk: int, *, kept: int = 0) -> bool:
+        """Return whether there are blocks for a first chunk, ``kept`` of them for others."""
         spare = kept + (self._watermark if self.decoding or self._chunks else 0)
         return self.kv.has_room(job, found, self._room(job, chunk), spare_blocks=spare)
 
-    def _make_way(self, job: Job) -> bool:
-        """Preempt a running job for a waiting one of higher priority; False if there is none."""
-        if self._prefers is None or not self._prefers.preempts or not self.running:
-            return False
-        victim = self._victim()
-        if victim.priority <= job.priority:
+    def make_way(self, priority: int) -> bool:
+        """Preempt a running job of a lower priority; return whether there was one."""
+        victim = self._victim() if self.running else None
+        if victim is None or victim.priority <= priority:
             return False
         self._preempt(victim, ahead=self._ticks)
         return True
@@ -398,7 +373,7 @@ class ContinuousEngine:
         return job
 
     def let_go(self) -> list[Job]:
-        """Release the running jobs that were given up, between two steps; return them."""
+        """Release the running jobs that were given up; return them. Only between two steps."""
         gone = []
         for job in self._aborted:
             if job in self.running:
@@ -410,7 +385,7 @@ class ContinuousEngine:
     def _release(self, job: Job, *, ahead: int = 0) -> None:
         """Take a job out of the running batch and free its blocks; ``ahead`` as in _preempt."""
         del self.running[job]
-        self._seats -= job.beam_width
+        self.seats -= job.beam_width
         if not job.finish_step:
             self.kv.release(job, job.kv_tokens, job.computed_tokens)
             self._partial.pop(job, None)

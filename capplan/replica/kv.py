@@ -2,7 +2,7 @@
 
 The engine asks for room and says how many tokens each job stores. :class:`KvBlocks` counts blocks,
 :class:`PrefixCache` keeps blocks that are found again by their keys, and
-:class:`capplan.replica.contiguous.ContiguousSpace` has no blocks.
+:class:`capplan.replica.kv_layouts.ContiguousSpace` has no blocks.
 
 *Prefix cache.* A block gets its key once it is full. The blocks of a job that left stay cached
 until they are taken for something else, least recently used first, so cached blocks go before any
@@ -19,108 +19,98 @@ are not computed, but the job holds blocks for them like any other.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Collection, Hashable
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.job import Job
-
-if TYPE_CHECKING:
-    from capplan.scenario.batching import ContinuousBatching
 
 Key = Hashable
 
 
-class KvCache(Protocol):
-    """The memory in which an engine keeps the keys and values of its sequences."""
+class KvCache(ABC):
+    """The memory in which an engine keeps the keys and values of its sequences.
 
-    grows: bool
-    """Whether decoding takes memory as it goes; False = all was reserved at admission."""
-    not_compiled: str
+    What stands here reserves all that a job needs when it is admitted.
+    """
+
+    grows: bool = False
+    """Whether decoding takes memory as it goes."""
+    not_compiled: str = ""
     """The field that asks for this memory, if it has no compiled form."""
 
     @property
+    @abstractmethod
     def free(self) -> int:
         """Return how many blocks can be taken."""
 
     @property
+    @abstractmethod
     def usage_fraction(self) -> float:
         """Return the share of the memory that is taken."""
 
     def pause_s(self) -> float:
-        """Return for how long this step waits for the memory to be put in order, s."""
+        """Return how long this step waits while the memory is reordered, s."""
+        return 0.0
 
+    @abstractmethod
     def can_ever_hold(self, job: Job, tokens: int) -> bool:
         """Return whether a job that stores so many tokens fits into an empty replica."""
 
     def found(self, job: Job, known_tokens: int) -> int:
         """Return how many of the tokens to prefill need not be computed."""
+        return 0
 
+    @abstractmethod
     def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
         """Return whether a new job that stores so many tokens leaves that many blocks free."""
 
+    @abstractmethod
     def admit(self, job: Job, found_tokens: int) -> None:
         """Give a new job what was found for it."""
 
     def needed(self, job: Job, tokens: int) -> int:
         """Return how many more blocks a prefilling job needs to store so many tokens."""
+        return 0
 
-    def grow(self, job: Job, tokens: int) -> None:
+    def grow(self, job: Job, tokens: int) -> None:  # noqa: B027
         """Give a prefilling job room for so many tokens in all."""
 
     def count(self, jobs: Collection[Job]) -> int:
         """Return how many blocks these jobs need if each needs one more."""
+        return 0
 
-    def extend(self, jobs: Collection[Job]) -> None:
+    def extend(self, jobs: Collection[Job]) -> None:  # noqa: B027
         """Give each of these jobs one more block."""
 
+    @abstractmethod
     def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
         """Take back the blocks of a job that had room for ``tokens``."""
 
+    @abstractmethod
     def clear(self) -> None:
         """Lose everything, as in a crash."""
 
 
-class PagedKv:
-    """KV in blocks of equal size; a job takes them as it stores tokens.
+class KvBlocks(KvCache):
+    """Paged KV as a count: every block is like every other.
 
+    A job takes its blocks ``width`` times, once if it is greedy; with ``shared_prompt`` the full
+    blocks of its prompt once for all its beams.
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", SOSP 2023, section 4.
     """
 
     grows = True
-    not_compiled = ""
-
-    def __init__(self, blocks: int, *, block_size: int) -> None:
-        self.total = blocks
-        self.block_size = block_size
-
-    def pause_s(self) -> float:
-        """Return 0: blocks lie where they are."""
-        return 0.0
-
-    def can_ever_hold(self, job: Job, tokens: int) -> bool:
-        """Return whether a job that stores so many tokens fits into an empty replica."""
-        return -(-tokens // self.block_size) <= self.total
-
-    def count(self, jobs: Collection[Job]) -> int:
-        """Return how many blocks these jobs need if each needs one more."""
-        return len(jobs)
-
-
-class KvBlocks(PagedKv):
-    """Paged KV as a count: every block is like every other.
-
-    A job takes its blocks ``width`` times, once if it is greedy; with ``shared_prompt`` the full
-    blocks of its prompt once for all its beams.
-    """
+    free = 0
 
     def __init__(
         self, blocks: int, *, block_size: int, width: int = 1, shared_prompt: bool = False
     ) -> None:
-        super().__init__(blocks, block_size=block_size)
+        self.total = blocks
+        self.block_size = block_size
         self._width = width
         self._shared = shared_prompt
         self.not_compiled = "beam_shares_prompt" if shared_prompt else ""
@@ -136,10 +126,6 @@ class KvBlocks(PagedKv):
         if self._shared:
             return 1.0 - self.free / self.total
         return 1.0 - (self.free // self._width) / (self.total // self._width)
-
-    def found(self, job: Job, known_tokens: int) -> int:
-        """Return 0: a count knows no contents."""
-        return 0
 
     def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
         """Return whether a new job that stores so many tokens leaves that many blocks free."""
@@ -188,7 +174,7 @@ class KvBlocks(PagedKv):
         return kept + (blocks - kept) * self._width
 
 
-class PrefixCache(PagedKv):
+class PrefixCache(KvCache):
     """Paged KV whose blocks have keys; see the module.
 
     Attributes
@@ -197,8 +183,11 @@ class PrefixCache(PagedKv):
         How many free blocks have a key, so that a job may find them.
     """
 
+    grows = True
+
     def __init__(self, blocks: int, *, block_size: int) -> None:
-        super().__init__(blocks, block_size=block_size)
+        self.total = blocks
+        self.block_size = block_size
         self.clear()
 
     def clear(self) -> None:
@@ -219,6 +208,14 @@ class PrefixCache(PagedKv):
     def usage_fraction(self) -> float:
         """Return the share of the blocks that a job holds."""
         return 1.0 - len(self._free) / self.total
+
+    def can_ever_hold(self, job: Job, tokens: int) -> bool:
+        """Return whether a job that stores so many tokens fits into an empty replica."""
+        return -(-tokens // self.block_size) <= self.total
+
+    def count(self, jobs: Collection[Job]) -> int:
+        """Return how many blocks these jobs need if each needs one more."""
+        return len(jobs)
 
     def found(self, job: Job, known_tokens: int) -> int:
         """Return how many of the tokens to prefill are in the cache: whole blocks, not all."""
@@ -375,28 +372,3 @@ def block_keys(job: Job, block_size: int) -> list[Key]:
         over = ids[start // per_id : -(-end // per_id)]
         keys.append((*map(int, over), start % per_id))
     return keys
-
-
-def kv_cache(
-    batching: ContinuousBatching,
-    blocks: int,
-    copy_s_per_token: float,
-    *,
-    stored: Callable[[Job], int],
-) -> KvCache:
-    """Return the memory of keys and values that a batching asks for.
-
-    ``stored(job)`` is for how many tokens of a running job there is KV.
-    """
-    if batching.kv_layout == "contiguous":
-        return ContiguousSpace(
-            batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=stored
-        )
-    if batching.prefix_caching:
-        return PrefixCache(blocks, block_size=batching.block_size)
-    return KvBlocks(
-        blocks,
-        block_size=batching.block_size,
-        width=batching.beam_width,
-        shared_prompt=batching.beam_shares_prompt,
-    )

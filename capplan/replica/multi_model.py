@@ -1,4 +1,4 @@
-"""Several models on one replica: who is resident, whose step is next, who waits for a load.
+"""Several models on one replica: what each takes of it, which are resident, whose step is next.
 
 Each model has an engine of its own, with its own line and its share of the KV memory. The rules:
 
@@ -6,9 +6,9 @@ Each model has an engine of its own, with its own line and its share of the KV m
   a service that merges them, the processes of a device run one at a time (NVIDIA, "Multi-Process
   Service", section "When to use MPS", 2025); that a turn is one step is an assumption.
 - *Memory*: a model whose request is first in line is loaded as soon as it fits. Where it does not,
-  idle models (nothing runs, nobody waits who is before that request) are unloaded, the least
-  recently used first, but none before they are enough; until then no other request that came
-  later (or of lower priority) is admitted, so the models become idle. Source: Ollama, ``docs/faq``,
+  idle models (nothing runs, no request before that one waits) are unloaded, the least recently
+  used first, but none before they are enough; until then no request that came later (or of lower
+  priority) is admitted, so the models become idle. Source: Ollama, ``docs/faq``,
   "How does Ollama handle concurrent requests?", 2025.
 - *Loads*: one at a time, each after the unloads that made room for it; steps of other models go on
   beside it at full speed (an assumption). At the start, and after a crash, the first models of
@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from capplan.catalog import model
 from capplan.replica.continuous import ContinuousEngine
@@ -34,11 +35,11 @@ from capplan.scenario.pools import Pool, ResidentModel
 from capplan.schema import DataError
 
 FULL = 1.0 + 1e-9
-"""All of a replica's memory, with what adding up shares may round."""
+"""All of a replica's memory, with the rounding of a sum of shares."""
 
 Turn = tuple[float, float]
-"""Rank and arrival of a job: lower is served first, over all models. Where flows take turns, they
-do so within a model; between models it is the arrival that counts."""
+"""Rank and arrival of a job: lower is served first, over all models. Flows take turns within a
+model; between models the arrival counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +73,7 @@ class Lines:
         return chain.from_iterable(self._lines)
 
     def push(self, job: Job, now_s: float) -> None:
-        """Let a job wait from now on."""
+        """Add a job; it waits from now on."""
         self._engine_of(job).waiting.push(job, now_s)
 
     def remove(self, job: Job) -> bool:
@@ -80,9 +81,17 @@ class Lines:
         return self._engine_of(job).waiting.remove(job)
 
     def oldest(self) -> tuple[float, Job] | None:
-        """Return since when the longest waiting job waits, and the job; None if nobody does."""
+        """Return since when the longest waiting job waits, and the job; None if none waits."""
         found = [oldest for line in self._lines if (oldest := line.oldest())]
         return min(found, key=lambda entry: entry[0], default=None)
+
+
+def _total(name: str) -> Any:
+    """Return a property: a number of the engines, summed."""
+    return property(
+        lambda self: sum(getattr(engine, name) for engine in self._engines),
+        doc=f"``{name}`` over all models, see ``Batch``.",
+    )
 
 
 class ResidentEngine:
@@ -98,6 +107,12 @@ class ResidentEngine:
 
     joins_running = True
     has_kv = True
+    sequences = _total("sequences")
+    prefill_tokens = _total("prefill_tokens")
+    output_tokens = _total("output_tokens")
+    preemptions = _total("preemptions")
+    prefilling = _total("prefilling")
+    decoding = _total("decoding")
 
     def __init__(
         self,
@@ -148,7 +163,7 @@ class ResidentEngine:
 
     @property
     def waiting_for_model(self) -> int:
-        """Return how many wait for a model that is not resident."""
+        """Return how many jobs wait for a model that is not resident."""
         ready = self.resident
         return sum(len(o.engine.waiting) for o in self._hosted.values() if o.name not in ready)
 
@@ -157,43 +172,13 @@ class ResidentEngine:
         return self._model_of(job) in self._ready_s
 
     def room(self, job: Job) -> int:
-        """Return how many jobs like this a free replica takes at once."""
+        """Return how many jobs of this model a free replica takes at once."""
         return self.places if self._model_of(job) in self.resident else 0
 
     @property
     def wake_s(self) -> float:
         """Return when a free engine wants to be asked again, s: when a load ends."""
         return self._free_s if self._free_s > self._now() else math.inf
-
-    @property
-    def sequences(self) -> int:
-        """Return the jobs scheduled, over all steps."""
-        return sum(engine.sequences for engine in self._engines)
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Return the prompt tokens computed."""
-        return sum(engine.prefill_tokens for engine in self._engines)
-
-    @property
-    def output_tokens(self) -> int:
-        """Return the tokens made."""
-        return sum(engine.output_tokens for engine in self._engines)
-
-    @property
-    def preemptions(self) -> int:
-        """Return the sequences preempted so far."""
-        return sum(engine.preemptions for engine in self._engines)
-
-    @property
-    def prefilling(self) -> int:
-        """Return how many running jobs have no token yet."""
-        return sum(engine.prefilling for engine in self._engines)
-
-    @property
-    def decoding(self) -> int:
-        """Return how many running jobs decode."""
-        return sum(engine.decoding for engine in self._engines)
 
     @property
     def running(self) -> Iterable[Job]:
@@ -224,7 +209,7 @@ class ResidentEngine:
         return self._engine_of(job).refusal(job)
 
     def begin(self, now_s: float) -> float | None:
-        """Load what can be, form the next step; return its length, None if there is none."""
+        """Load what fits, form the next step; return its length, None if there is none."""
         self._load(now_s)
         for name in self.resident:
             one = self._hosted[name]
@@ -273,7 +258,7 @@ class ResidentEngine:
         return self._turn(job) <= self._last
 
     def _load(self, now_s: float) -> None:
-        """Load the models that are asked for, in the order of who asks, as long as they fit."""
+        """Load the models of waiting jobs, in the order of the jobs, as long as they fit."""
         self._last = (math.inf, math.inf)
         while self._free_s <= now_s and (asked := self._asked()):
             one, turn = asked
@@ -291,13 +276,13 @@ class ResidentEngine:
             self.evictions += len(idle)
 
     def _asked(self) -> tuple[Hosted, Turn] | None:
-        """Return the model, of those not here, that the first in line asks for, and its turn."""
-        asked = [
+        """Return the model that the first job without a resident model needs, and its turn."""
+        needed = [
             (one, self._turn(job))
             for name, one in self._hosted.items()
             if name not in self._ready_s and (job := one.engine.waiting.first())
         ]
-        return min(asked, key=lambda entry: entry[1], default=None)
+        return min(needed, key=lambda entry: entry[1], default=None)
 
     def _idle_enough(self, one: Hosted, turn: Turn) -> list[str] | None:
         """Return the models to unload to make room for one more; None if too few are idle."""
@@ -314,9 +299,9 @@ class ResidentEngine:
 
 
 def pool_of_model(pool: Pool, entry: ResidentModel) -> Pool:
-    """Return the pool as it would be with this model's part of each replica, and no other model.
+    """Return the pool with this model alone, and its part of each replica.
 
-    Raises :class:`DataError` where its KV share holds no block, or where it does not fit alone.
+    Raises :class:`DataError` if its KV share holds no block, or if it does not fit alone.
     """
     batching = _continuous(pool)
     law = entry.step_time or batching.step_time
@@ -347,7 +332,7 @@ def footprint_fraction(pool: Pool, entry: ResidentModel) -> float:
 
     With stated ``kv_blocks`` its share of them. Each model is served by a process of its own, so
     each takes the runtime's memory too.
-    Raises :class:`DataError` for a model that does not fit even alone, saying by how much.
+    Raises :class:`DataError` for a model that does not fit alone, with what is missing.
     """
     batching = _continuous(pool)
     if batching.kv_blocks is not None:

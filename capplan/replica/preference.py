@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
 from capplan.scenario.batching import ContinuousBatching, Reservation
+
+if TYPE_CHECKING:
+    from capplan.replica.continuous import ContinuousEngine
 
 
 def covers(reservation: Reservation, job: Job) -> bool:
@@ -35,55 +38,70 @@ class Preference:
     request finds no block, which is what ``order: priority`` without this option does.
     """
 
-    def __init__(
-        self, batching: ContinuousBatching, *, kv_blocks: int, stored: Callable[[Job], int]
-    ) -> None:
-        self.preempts = batching.priority_preemption
-        self._reserved = batching.reserved
-        self._kv_blocks = kv_blocks
-        self._block = batching.block_size
-        self._stored = stored
-        self._counted = (-1, -1, -1)
-        self._missing: list[int] = []
-
     @staticmethod
     def asked_by(batching: ContinuousBatching) -> list[str]:
         """Return the fields by which a batching asks for this part; it has no compiled form."""
         return [name for name in ("reserved", "priority_preemption") if getattr(batching, name)]
 
-    def covers(self, job: Job) -> bool:
-        """Return whether any reservation covers a job."""
-        return any(covers(reservation, job) for reservation in self._reserved)
+    def __init__(
+        self, engine: ContinuousEngine, batching: ContinuousBatching, kv_blocks: int
+    ) -> None:
+        self._engine = engine
+        self._preempts = batching.priority_preemption
+        self._reserved = batching.reserved
+        self._kv_blocks = kv_blocks
+        self._block = batching.block_size
+        self._counted = (-1, -1, -1)
+        self._missing: list[int] = []
+        engine.waiting.count(lambda job: any(covers(r, job) for r in self._reserved))
 
-    def kept_places(
-        self, job: Job, running: Collection[Job], *, admissions: int, places: int
-    ) -> int:
-        """Return how many of the ``places`` are kept for others than a job.
+    def finds_place(self, job: Job, width: int) -> bool | None:
+        """Return whether a job finds its places; None: it does not, but one behind it may."""
+        engine = self._engine
+        while engine.free_places < width:
+            if not (self._preempts and engine.make_way(job.priority)):
+                return False
+        if not engine.running or engine.free_places - width >= self._kept_places(job):
+            return True
+        return None if engine.waiting.counted else False
 
-        ``admissions`` is the number of jobs admitted so far; with the number of running jobs it
-        tells whether they are the same as before.
-        """
-        now = (admissions, len(running), places)
+    def finds_room(self, job: Job, found: int, chunk: int) -> bool | None:
+        """Return as :meth:`finds_place` whether a job finds its blocks."""
+        engine = self._engine
+        while not engine.has_room(job, found, chunk):
+            if not (self._preempts and engine.make_way(job.priority)):
+                return False
+        kept = self._kept_blocks(job) if engine.running else 0
+        if not kept or engine.has_room(job, found, chunk, kept=kept):
+            return True
+        return None if engine.waiting.counted else False
+
+    def _kept_places(self, job: Job) -> int:
+        """Return how many places are kept for others than a job."""
+        engine = self._engine
+        limit, running = engine.free_places + engine.seats, engine.running
+        now = (engine.admissions, len(running), limit)
         if now != self._counted:
             self._counted = now
             self._missing = [
-                r.places(places) - sum(job.beam_width for job in running if covers(r, job))
+                r.places(limit) - sum(job.beam_width for job in running if covers(r, job))
                 for r in self._reserved
             ]
         pairs = zip(self._reserved, self._missing, strict=True)
         return sum(max(missing, 0) for r, missing in pairs if not covers(r, job))
 
-    def kept_blocks(self, job: Job, running: Collection[Job]) -> int:
+    def _kept_blocks(self, job: Job) -> int:
         """Return how many free blocks are kept for others than a job."""
         return sum(
-            max(r.blocks(self._kv_blocks) - self._held(r, running), 0)
+            max(r.blocks(self._kv_blocks) - self._held(r), 0)
             for r in self._reserved
             if r.kv_fraction and not covers(r, job)
         )
 
-    def _held(self, reservation: Reservation, running: Collection[Job]) -> int:
+    def _held(self, reservation: Reservation) -> int:
+        stored = self._engine.stored
         return sum(
-            job.beam_width * math.ceil(max(job.kv_tokens, self._stored(job)) / self._block)
-            for job in running
+            job.beam_width * math.ceil(max(job.kv_tokens, stored(job)) / self._block)
+            for job in self._engine.running
             if covers(reservation, job)
         )

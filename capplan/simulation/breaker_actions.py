@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capplan.replica.contiguous import ContiguousSpace, copy_s_per_token
 from capplan.replica.engine import NO_LIMITS, Limits
+from capplan.replica.kv_layouts import ContiguousSpace, copy_s_per_token
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.breakers import (
     Action,

@@ -38,7 +38,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from capplan.replica.contiguous import ContiguousSpace
+from capplan.replica.kv_layouts import ContiguousSpace
 from capplan.scenario.metric_names import LATENCIES, MOST_SAMPLES, samples_needed
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from capplan.replica.contiguous import copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.engine import Batch, Engine
 from capplan.replica.job import Job
+from capplan.replica.kv_layouts import copy_s_per_token
 from capplan.replica.memory import kv_blocks
 from capplan.replica.multi_model import (
     FULL,

@@ -60,8 +60,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from capplan.replica.contiguous import ContiguousSpace
 from capplan.replica.kv import cache_of
+from capplan.replica.kv_layouts import ContiguousSpace
 from capplan.replica.multi_model import ResidentEngine
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.clock import Clock, Events, Rank

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from capplan.replica.contiguous import ContiguousSpace, copy_s_per_token
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
+from capplan.replica.kv_layouts import ContiguousSpace, copy_s_per_token
 from capplan.scenario.batching import ContiguousKv, ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import LinearStep

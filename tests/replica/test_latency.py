@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.catalog import model
-from capplan.replica.capacity import Mix, batch_rate_rps, replica
+from capplan.replica.capacity import Mix, batch_rate_rps, replica_model
 from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.roofline import active_parameters
 from capplan.replica.step_time import batch_seconds, step_time
@@ -98,7 +98,7 @@ def test_time_per_token_is_within_a_tenth_of_a_measured_server(shared_data):
             server["model"], server["accelerator"], max_num_seqs=128, async_scheduling=True
         )
         mix = replace(mix, prompt_tokens=1.0)  # The prompts were sent before: nothing to prefill.
-        one = replica(place, mix)
+        one = replica_model(place, mix)
         predicted = one.tpot_s(one.running_at(len(stage) / span_s))
         assert predicted == pytest.approx(tpot_s, rel=0.1)
 
@@ -113,7 +113,7 @@ def test_a_full_replica_is_within_an_eighth_of_a_measured_one(shared_data):
     mix = Mix(
         prompt_tokens=prompt, output_tokens=output, context_tokens=prompt + output / 2, size=0.0
     )
-    one = replica(pool("Llama-3.1-8B", "RTX 4090", async_scheduling=True), mix)
+    one = replica_model(pool("Llama-3.1-8B", "RTX 4090", async_scheduling=True), mix)
     measured = ((rows["e2e_s"] - rows["ttft_s"]) / (rows["output_tokens"] - 1)).median()
     assert one.tpot_s(one.most_running()) == pytest.approx(measured, rel=0.125)
 
@@ -223,7 +223,7 @@ def test_more_work_never_takes_less_time(prefills, sequences, context, more):
 
 def test_capacity_is_the_token_rate_of_the_step_law_at_full_batch():
     mix = Mix(prompt_tokens=512, output_tokens=128, context_tokens=576, size=0)
-    one = replica(pool(law=LINEAR, kv_blocks=100_000, max_num_seqs=64), mix)
+    one = replica_model(pool(law=LINEAR, kv_blocks=100_000, max_num_seqs=64), mix)
     n = one.most_running()
     assert n == 64
     step = 0.004 + 1e-5 * n + 1e-8 * n * 576 + n / 128 * 512 * 1e-5
@@ -236,14 +236,14 @@ def test_capacity_is_the_token_rate_of_the_step_law_at_full_batch():
 
 def test_kv_blocks_bound_the_sequences_that_run():
     mix = Mix(prompt_tokens=512, output_tokens=128, context_tokens=576, size=0)
-    assert replica(pool(law=LINEAR, kv_blocks=360), mix).most_running() == 10
+    assert replica_model(pool(law=LINEAR, kv_blocks=360), mix).most_running() == 10
     with pytest.raises(DataError, match="KV blocks for one mean request"):
-        replica(pool(law=LINEAR, kv_blocks=10), mix)
+        replica_model(pool(law=LINEAR, kv_blocks=10), mix)
 
 
 def test_a_long_prompt_is_prefilled_in_steps_of_the_token_budget():
     mix = Mix(prompt_tokens=512, output_tokens=128, context_tokens=576, size=0)
-    one = replica(pool(law=LINEAR, kv_blocks=100_000, max_num_batched_tokens=1000), mix)
+    one = replica_model(pool(law=LINEAR, kv_blocks=100_000, max_num_batched_tokens=1000), mix)
     assert one.prefill_s(2500, 0) == pytest.approx(3 * 0.004 + 2500e-5)
     assert one.prefill_s(1000, 0) == pytest.approx(0.004 + 1000e-5)
 

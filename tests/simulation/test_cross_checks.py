@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from capplan.replica.capacity import Mix, replica
+from capplan.replica.capacity import Mix, replica_model
 from capplan.simulation import simulate
 
 LAW = {
@@ -90,7 +90,7 @@ def test_a_full_replica_serves_what_its_step_law_gives(build, trace_of, law):
     ).requests
     mean = output.mean()
     seen = prompt + (output**2).mean() / mean / 2
-    one = replica(
+    one = replica_model(
         scenario.pool(),
         Mix(prompt_tokens=prompt, output_tokens=mean, context_tokens=seen, size=0.0),
     )

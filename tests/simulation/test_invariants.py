@@ -206,7 +206,7 @@ def most_running(rules, engine):
     """Return how many jobs may run as configured: breakers shrink batches that run already."""
     if not isinstance(engine, ContinuousEngine):
         return getattr(rules, "max_num_seqs", None) or rules.max_batch_size
-    assert engine._seats == sum(job.beam_width for job in engine.running) <= rules.max_num_seqs
+    assert engine.seats == sum(job.beam_width for job in engine.running) <= rules.max_num_seqs
     return rules.max_num_seqs
 
 

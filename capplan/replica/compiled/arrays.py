@@ -187,7 +187,7 @@ def _pointer(context: Any, address: Any) -> Any:
 def arrays(address: int) -> Arrays:
     """Return the views of the parts of the memory at an address.
 
-    They are not counted as references: whoever has called compiled code holds the memory.
+    They are not counted as references: the caller of the compiled code holds the memory.
     """
     at = carray(_pointer(address), 3 * PARTS, np.int64)
     whole = np.int64

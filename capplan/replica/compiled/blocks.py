@@ -235,18 +235,19 @@ def _unfree(address: int, block: int) -> None:
 @compiled
 def _home(address: int, key: int) -> int:
     """Return the entry where the search for a key begins."""
-    r = arrays(address)
+    s = arrays(address).state[0]
     spread = key * SPREAD
-    return (spread ^ (spread >> 32)) & r.state[0].mask
+    return (spread ^ (spread >> 32)) & s.mask
 
 
 @compiled
 def _entry(address: int, key: int) -> int:
     """Return the entry of a key, or the empty one where it belongs."""
     r = arrays(address)
+    s = r.state[0]
     at = _home(address, key)
     while r.known[at, 0] != 0 and r.known[at, 0] != key:
-        at = (at + 1) & r.state[0].mask
+        at = (at + 1) & s.mask
     return at
 
 
@@ -302,7 +303,8 @@ def _remove(address: int, at: int) -> None:
     Source: Knuth, "The Art of Computer Programming" 3, 1998, section 6.4, algorithm R.
     """
     r = arrays(address)
-    mask = r.state[0].mask
+    s = r.state[0]
+    mask = s.mask
     r.known[at, 0] = 0
     behind = (at + 1) & mask
     while r.known[behind, 0] != 0:

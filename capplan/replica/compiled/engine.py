@@ -18,7 +18,7 @@ from capplan.replica.compiled.laws import step_law
 from capplan.replica.compiled.views import CompiledCache, CompiledLine, whole_rank
 from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
-from capplan.replica.kv import kv_cache
+from capplan.replica.kv_layouts import kv_cache
 from capplan.replica.preference import Preference
 from capplan.replica.waiting import WaitingLine, waiting_line
 

@@ -169,9 +169,10 @@ def _run(address: int, slot: int) -> None:
 def _room(address: int, slot: int, chunk: int) -> int:
     """Return the tokens that need room after a chunk; after the last, the draft needs it too."""
     r = arrays(address)
+    s = r.state[0]
     job = r.jobs[slot]
     tokens = job.computed_tokens + chunk
-    return tokens + r.state[0].drafted if tokens == job.known_tokens else tokens
+    return tokens + s.drafted if tokens == job.known_tokens else tokens
 
 
 @compiled

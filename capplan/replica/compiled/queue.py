@@ -89,8 +89,9 @@ def first_waiting(address: int) -> int:
 def stop_waiting(address: int, slot: int) -> None:
     """Take a job out of the waiting line."""
     r = arrays(address)
+    s = r.state[0]
     r.jobs[slot].ticket = 0
-    r.state[0].waiting -= 1
+    s.waiting -= 1
 
 
 @compiled

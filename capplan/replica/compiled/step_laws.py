@@ -20,28 +20,22 @@ THIRD = 1.0 / 3.0
 class StepTime(Protocol):
     """How long one step of a replica takes."""
 
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
+    def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s.
 
         Parameters
         ----------
-        prefill_tokens
+        tokens
             Prompt tokens computed in this step, over all its prefill chunks. Tokens found in the
             prefix cache are not computed and do not count.
-        prefill_context_tokens
+        pairs
             Pairs of a prefilled token and a token it attends to: the sum over the step's chunks of
             ``chunk × (context before it + chunk / 2)``, in tokens². Context found in the prefix
             cache does count as context before the chunk. For one whole prompt: ``tokens² / 2``.
-        decode_sequences
-            Sequences that produce one token each in this step.
-        decode_context_tokens
-            Sum of their context lengths (prompt and output so far).
+        sequences
+            Sequences that decode one token each in this step.
+        context
+            Sum of their context lengths (prompt and output so far), tokens.
         """
         ...
 
@@ -55,13 +49,7 @@ class LinearStepTime:
     per_sequence_s: float
     per_context_token_s: float
 
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
+    def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`.
 
         >>> round(LinearStepTime(4e-3, 1e-5, 1e-5, 1e-8).seconds(100, 0, 10, 1000), 6)
@@ -69,9 +57,9 @@ class LinearStepTime:
         """
         return (
             self.base_s
-            + self.per_prefill_token_s * prefill_tokens
-            + self.per_sequence_s * decode_sequences
-            + self.per_context_token_s * decode_context_tokens
+            + self.per_prefill_token_s * tokens
+            + self.per_sequence_s * sequences
+            + self.per_context_token_s * context
         )
 
 
@@ -114,20 +102,13 @@ class RooflineStepTime:
     stages: float = 1.0
     """Of the pipeline."""
 
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
+    def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`.
 
         A pipeline splits the prompts over as many micro-batches as there seem to be prompts:
         ``k`` equal prompts without context before them have ``tokens² / 2 k`` pairs.
         """
-        prompt, pairs = prefill_tokens, prefill_context_tokens
-        sequences, context = decode_sequences, decode_context_tokens
+        prompt, decoding = tokens, sequences
         if self.stages > 1.0:
             prompts = prompt * prompt / (2.0 * pairs) if pairs > 0.0 else 1.0
             prompts = min(max(prompts, 1.0), self.stages)
@@ -153,7 +134,7 @@ class RooflineStepTime:
             window = self.window_tokens * sequences
             seen = context if context < window else window
             busy += self.per_window_token_s * seen
-        host = self.host_s + self.host_per_sequence_s * decode_sequences
+        host = self.host_s + self.host_per_sequence_s * decoding
         if self.host_hidden:
             return host if host > busy else busy
         return busy + host
@@ -312,26 +293,18 @@ class TableStepTime(NamedTuple):
     per_sequence_s: float = 0.0
     per_context_token_s: float = 0.0
 
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
+    def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`."""
-        prompt, pairs = prefill_tokens, prefill_context_tokens
-        sequences, context = decode_sequences, decode_context_tokens
-        before = pairs / prompt - prompt / 2 if prompt else 0.0
+        before = pairs / tokens - tokens / 2 if tokens else 0.0
         mean = context / sequences if sequences else 0.0
         attention = (
-            self.per_prefill_token_s * prompt
+            self.per_prefill_token_s * tokens
             + self.per_pair_s * pairs
             + self.per_sequence_s * sequences
             + self.per_context_token_s * context
-        ) + of_mix(self.mix, prompt, before, sequences, mean)
-        done = sequences + (1.0 if prompt else 0.0)
-        busy = at_point(self.dense, prompt + sequences) + at_point(self.head, done) + attention
+        ) + of_mix(self.mix, tokens, before, sequences, mean)
+        done = sequences + (1.0 if tokens else 0.0)
+        busy = at_point(self.dense, tokens + sequences) + at_point(self.head, done) + attention
         host = self.host_s + self.host_per_sequence_s * sequences
         if self.host_hidden:
             return max(busy, host)
@@ -348,20 +321,14 @@ class ScaledStepTime:
     prefill_scale: float
     fixed_s: float
 
-    def seconds(
-        self,
-        prefill_tokens: float,
-        prefill_context_tokens: float,
-        decode_sequences: float,
-        decode_context_tokens: float,
-    ) -> float:
+    def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`."""
-        base, sequences, context = self.base.seconds, decode_sequences, decode_context_tokens
+        base = self.base.seconds
         decode_s = base(0, 0, sequences, context) if sequences else 0.0
         bare_s = base(0, 0, sequences, 0) if sequences else 0.0
         whole_s = decode_s
-        if prefill_tokens:
-            whole_s = base(prefill_tokens, prefill_context_tokens, sequences, context)
+        if tokens:
+            whole_s = base(tokens, pairs, sequences, context)
         return scaled(self, sequences, bare_s, decode_s, whole_s)
 
 

@@ -86,7 +86,8 @@ def _none_joins(s: State, why: int) -> bool:
 def _step_s(address: int, tokens: float, pairs: float, branches: int, context: int) -> float:
     """Return how long a step takes, with its draft."""
     r = arrays(address)
-    s, law, decoding = r.state[0], r.law[0], float(branches)
+    s = r.state[0]
+    law, decoding = r.law[0], float(branches)
     if not s.drafted or not branches:
         return step_seconds(law, r.tables, tokens, pairs, decoding, float(context))
     draft = step_seconds(law, r.tables, 0.0, 0.0, decoding, float(context))
@@ -342,12 +343,13 @@ def withdraw(memory: Memory, slot: int, now_s: float, inclusive: bool) -> float:
     address = memory.ctypes.data
     end_s = _cut(address, now_s, inclusive)
     r = arrays(address)
+    s = r.state[0]
     job = r.jobs[slot]
     if job.ticket:
         stop_waiting(address, slot)
     elif not job.aborted:
-        r.state[0].aborted += 1
-        job.aborted = r.state[0].aborted
+        s.aborted += 1
+        job.aborted = s.aborted
     return end_s
 
 

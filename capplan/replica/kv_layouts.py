@@ -1,8 +1,9 @@
-"""Contiguous KV: one piece of the address space per sequence, reserved at admission.
+"""How KV lies in memory: in blocks, or in one piece of the address space per sequence.
 
-Free space comes in holes between the pieces. A job takes the first hole that is large enough, so
-over time there may be room for it in all but in no hole (external fragmentation), beside what is
-reserved but not used (internal fragmentation).
+*Contiguous*: a piece is reserved at admission. Free space comes in holes between the pieces, and a
+job takes the first hole that is large enough. Over time there may be room for it in all holes
+together but in none alone (external fragmentation), beside what is reserved but not used (internal
+fragmentation).
 Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
 PagedAttention", SOSP 2023, section 3.1; first fit: Knuth, "The Art of Computer Programming",
 vol. 1, section 2.5.
@@ -11,10 +12,11 @@ vol. 1, section 2.5.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
+from capplan.replica.kv import KvBlocks, KvCache, PrefixCache
 from capplan.replica.memory import accelerator_of, pool_kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -39,13 +41,12 @@ def copy_s_per_token(pool: Pool) -> float:
     return 2 * each / device.memory_bandwidth_bytes_per_s
 
 
-class ContiguousSpace:
-    """An address space of tokens, a :class:`capplan.replica.kv.KvCache`.
+class ContiguousSpace(KvCache):
+    """An address space of tokens.
 
     ``stored(job)`` returns how many tokens of a job exist: a compaction copies only those.
     """
 
-    grows = False
     not_compiled = "kv_layout"
 
     def __init__(
@@ -117,10 +118,6 @@ class ContiguousSpace:
         """Return whether a job fits into an empty replica."""
         return self.reserve(job) <= self.total
 
-    def found(self, job: Job, known_tokens: int) -> int:
-        """Return 0: nothing is kept."""
-        return 0
-
     def has_room(self, job: Job, found_tokens: int, tokens: int, *, spare_blocks: int) -> bool:
         """Return whether there is a hole for a new job, after compaction if that is allowed."""
         size = self.reserve(job)
@@ -146,20 +143,6 @@ class ContiguousSpace:
         self._pieces[job] = (start, size)
         self.reserved_tokens += size
 
-    def needed(self, job: Job, tokens: int) -> int:
-        """Return 0: all is reserved."""
-        return 0
-
-    def grow(self, job: Job, tokens: int) -> None:
-        """Do nothing: all is reserved."""
-
-    def count(self, jobs: Collection[Job]) -> int:
-        """Return 0: all is reserved."""
-        return 0
-
-    def extend(self, jobs: Collection[Job]) -> None:
-        """Do nothing: all is reserved."""
-
     def release(self, job: Job, tokens: int, computed_tokens: int) -> None:
         """Turn a job's piece into a hole, joined with the holes beside it."""
         start, size = self._pieces.pop(job)
@@ -172,9 +155,6 @@ class ContiguousSpace:
             start, before = holes.pop(index - 1)
             size += before
         insort(holes, (start, size))
-
-    def _hole(self, size: int) -> int | None:
-        return next((i for i, (_, room) in enumerate(self._holes) if room >= size), None)
 
     def compact(self, *, copy_s_per_token: float | None = None) -> None:
         """Move every piece to the front; each that moves copies the tokens it stores.
@@ -190,3 +170,31 @@ class ContiguousSpace:
             start += size
         self._holes = [(start, self.total - start)]
         self._pause_s += moved * copy_s
+
+    def _hole(self, size: int) -> int | None:
+        return next((i for i, (_, room) in enumerate(self._holes) if room >= size), None)
+
+
+def kv_cache(
+    batching: ContinuousBatching,
+    blocks: int,
+    copy_s_per_token: float,
+    *,
+    stored: Callable[[Job], int],
+) -> KvCache:
+    """Return the memory of keys and values that a batching asks for.
+
+    ``stored(job)`` is for how many tokens of a running job there is KV.
+    """
+    if batching.kv_layout == "contiguous":
+        return ContiguousSpace(
+            batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=stored
+        )
+    if batching.prefix_caching:
+        return PrefixCache(blocks, block_size=batching.block_size)
+    return KvBlocks(
+        blocks,
+        block_size=batching.block_size,
+        width=batching.beam_width,
+        shared_prompt=batching.beam_shares_prompt,
+    )
