@@ -60,7 +60,9 @@ class Reason:
     """Where the limit comes from; ``default`` = this project's, not a promise of yours."""
     pool: str = ""
     field: str = ""
-    """Dotted path of the scenario's field that the rule is about; empty if there is no one."""
+    """Dotted path of the scenario's field that the rule is about; empty if there is none."""
+    samples_missing: int = 0
+    """How many more samples would decide it; 0 if samples are not what is missing."""
 
     def __post_init__(self) -> None:
         if self.outcome == "pass":

@@ -1,4 +1,4 @@
-"""Evaluate numbers of replicas: the same crowd against each of them."""
+"""Evaluate numbers of replicas: the same requests against each of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from capplan.formatting import counted
@@ -26,11 +27,14 @@ from capplan.verdict import Reason, Verdict, worst
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
 
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
 NOT_CAPACITY = ("cost_usd_per_success", "equal_lengths", "no_promise", "no_requests", "scope")
 """Rules that more replicas cannot mend."""
 PEAK_S = 60.0
 LEAST = 20
-"""Requests below which a run says nothing of its load."""
+"""Requests below which the load of a run is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A number of replicas that does not do, and why."""
+    """A number of replicas that does not hold, and why."""
 
     replicas: int
     lose: Loss
@@ -134,16 +138,16 @@ class Point:
         return tuple(name for name in self.figures["request_class"] if name not in not_kept)
 
     def rejection(self) -> Rejection:
-        """Return why this number does not do; ValueError if it does."""
+        """Return why this number does not hold; ValueError if it does."""
         if not self.against:
             msg = f"it holds: {counted(self.replicas, 'replica')}"
             raise ValueError(msg)
         first = self.against[0]
-        who = f"{first.request_class}: " if first.request_class else ""
+        front = f"{first.request_class}: " if first.request_class else ""
         return Rejection(
             replicas=self.replicas,
             lose=self.lose,
-            reason=f"{who}{first.evidence}",
+            reason=f"{front}{first.evidence}",
             rule=first.rule,
             outcome=worst(r.outcome for r in self.against),
         )
@@ -208,7 +212,7 @@ class Evaluator:
 def with_loss(scenario: Scenario, pool: Pool, replicas: int, lose: Loss) -> Scenario:
     """Return the scenario with this many replicas in a pool, and some of them lost.
 
-    An autoscaler is left out: it would change the number that is asked about.
+    The pool's autoscaler is left out: it would change the number that is asked about.
     """
     name = f"pools.{pool.name}.replicas"
     fixed = {} if pool.autoscaler is None else {f"pools.{pool.name}.autoscaler": None}
@@ -251,15 +255,23 @@ def _loads(tables: Sequence[pd.DataFrame]) -> tuple[float, float, float]:
 
 
 def _load(table: pd.DataFrame) -> tuple[float, float, float]:
-    """Return the same of one run; a minute is a tenth of a run shorter than ten minutes."""
+    """Return the same of one run."""
     start = table["intended_start_s"].to_numpy(np.float64)
+    mean, peak, busiest = busiest_minute(start)
     good = table["good"].to_numpy(np.float64)
-    span = float(start[-1] - start[0])
+    return mean, peak, float(good[busiest].mean()) if busiest.any() else math.nan
+
+
+def busiest_minute(start_s: Floats) -> tuple[float, float, Flags]:
+    """Return the mean rate, that of the busiest minute, and which requests are in that minute.
+
+    ``start_s`` rises; a minute is a tenth of a run shorter than ten minutes. NaN without a span.
+    """
+    span = float(start_s[-1] - start_s[0]) if start_s.size else 0.0
     if span <= 0:
-        return math.nan, math.nan, math.nan
+        return math.nan, math.nan, np.zeros(start_s.size, np.bool_)
     width = min(PEAK_S, span / 10)
-    minute = ((start - start[0]) // width).astype(np.int64)
+    minute = ((start_s - start_s[0]) // width).astype(np.int64)
     counts = np.bincount(minute)[: int(span // width)]
     busiest = int(counts.argmax())
-    share = float(good[minute == busiest].mean())
-    return (start.size - 1) / span, float(counts[busiest]) / width, share
+    return (start_s.size - 1) / span, float(counts[busiest]) / width, minute == busiest

@@ -14,6 +14,7 @@ from capplan.encoding import plain
 from capplan.queueing import servers_for_wait
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
+from capplan.sizing.points import busiest_minute
 
 if TYPE_CHECKING:
     from capplan.budget.results import ClassBudget
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 HEADROOM = 1.2
 """The usual headroom on the peak; a habit of the trade, with no derivation. That is why it stands
 here: to be compared, not to be used."""
-PEAK_S = 60.0
 LEAST_GAPS = 10
 MOST_SERVERS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOfThumb:
-    """A number of replicas without simulation; ``replicas`` None where the rule can't say.
+    """A number of replicas without simulation; ``replicas`` None if the rule gives none.
 
     ``lose`` is how many replicas the rule expects to be lost, ``holds`` what the simulation says of
     that number under that loss, None where it was not tried.
@@ -52,7 +52,7 @@ def rules_of_thumb(
     """Return Erlang-C's and the peak rule's number of replicas for a pool, for each loss.
 
     A replica counts as one server that serves at the rate the wait budget derives when it is full.
-    Erlang-C adds the lost replicas; the peak rule knows of no loss.
+    Erlang-C adds the lost replicas; the peak rule ignores losses.
     """
     budget = allocate(scenario, trace=trace)
     own = [c for c in budget.classes if c.pool == pool.name]
@@ -84,12 +84,12 @@ def _erlang_c(
         if not math.isnan(c.remaining_s)
     ]
     if not waits or not _usable(rate, full_rps):
-        return _silent("erlang_c", "no wait budget, rate or capacity")
-    wait, quantile, who = min(waits)
+        return _unknown("erlang_c", "no wait budget, rate or capacity")
+    wait, quantile, name = min(waits)
     if wait <= 0:
-        return _silent("erlang_c", f"{who} has no time to wait: serving alone breaks the promise")
+        return _unknown("erlang_c", f"{name} has no time to wait: serving alone breaks the promise")
     evidence = (
-        f"M/M/c at {rate:.3g}/s, {full_rps:.3g}/s a replica, wait ≤ {wait:.3g} s ({who}) "
+        f"M/M/c at {rate:.3g}/s, {full_rps:.3g}/s a replica, wait ≤ {wait:.3g} s ({name}) "
         f"at p{100 * quantile:g}"
     )
     servers = servers_for_wait(rate, 1 / full_rps, wait, quantile=quantile)
@@ -98,13 +98,13 @@ def _erlang_c(
 
 def _peak_rule(peak_rps: float, full_rps: float) -> RuleOfThumb:
     if not _usable(peak_rps, full_rps):
-        return _silent("peak_times_1.2", "no rate or capacity")
+        return _unknown("peak_times_1.2", "no rate or capacity")
     servers = max(1, math.ceil(HEADROOM * peak_rps / full_rps - 1e-9))
     evidence = f"{HEADROOM} × {peak_rps:.3g}/s (busiest minute) / {full_rps:.3g}/s a replica"
     return RuleOfThumb(name="peak_times_1.2", lose=0, replicas=servers, evidence=evidence)
 
 
-def _silent(name: str, why: str) -> RuleOfThumb:
+def _unknown(name: str, why: str) -> RuleOfThumb:
     return RuleOfThumb(name=name, lose=0, replicas=None, evidence=why)
 
 
@@ -119,9 +119,7 @@ def _rates(trace: Trace, scenario: Scenario, names: list[str]) -> tuple[float, f
     default = scenario.request_class().name
     own = frame if classes is None else frame[classes.fillna(default).isin(names)]
     start = own["arrival_s"].to_numpy(np.float64)
-    if start.size < LEAST_GAPS or start[-1] <= start[0]:
+    if start.size < LEAST_GAPS:
         return math.nan, math.nan
-    span = float(start[-1] - start[0])
-    width = min(PEAK_S, span / 10)
-    counts = np.histogram(start, bins=np.arange(start[0], start[-1] + width, width))[0]
-    return (start.size - 1) / span, float(counts.max()) / width
+    mean, peak, _ = busiest_minute(start)
+    return mean, peak

@@ -16,7 +16,6 @@ from capplan.budget import resolved
 from capplan.formatting import counted, does
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
-from capplan.sizing.bursts import burst_of
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
@@ -172,7 +171,6 @@ def _sizing(
     rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
     lossy = next((chosen[one] for one in reversed(losses) if one.count), None)
     normal = chosen[losses[0]] if losses[0].count == 0 else None
-    burst = burst_of(scenario, pool, normal, seed=evaluate.seed)
     margin = [margin_row(scenario, pool, one, point) for one, point in chosen.items()]
     reasons = [_margin_reason(pool, n_max, lose, point) for lose, point in chosen.items()]
     reasons += _left_open([p for p in chosen.values() if p is not None], costs)
@@ -184,7 +182,7 @@ def _sizing(
         rejected=tuple(sorted(rejected, key=lambda r: (r.lose.count, r.replicas))),
         rules=rules,
         points=points,
-        capacity_table=capacity_table(scenario, pool, normal, lossy, burst),
+        capacity_table=capacity_table(scenario, pool, normal, lossy, seed=evaluate.seed),
         failure_margin=pd.DataFrame(margin),
         verdict=Verdict(reasons=tuple(reasons), scope=points[-1].verdict.scope),
     )
@@ -195,7 +193,6 @@ def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> R
         return Reason(
             rule="failure_margin",
             outcome="fail",
-            value=None,
             limit=n_max,
             evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}",
             next_action="see the rejections: a limit in front of the pool may be what breaks them"
@@ -206,7 +203,6 @@ def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> R
         return Reason(
             rule="failure_margin",
             outcome="unknown",
-            value=None,
             limit=n_max,
             evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
             f"{does(point.replicas, 'breaks', 'break')} no promise, {lose}, but "

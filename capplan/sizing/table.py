@@ -9,16 +9,20 @@ import pandas as pd
 
 from capplan.catalog import accelerator
 from capplan.display import once
-from capplan.formatting import counted
+from capplan.formatting import counted, rule_words
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
 from capplan.scenario.breaker_rules import placements
 from capplan.scenario.classes import Promises
+from capplan.scenario.files import with_values
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
-from capplan.sizing.bursts import Burst
 from capplan.sizing.points import Loss, Point
+from capplan.stages.protection import ProtectiveAction, protections
+from capplan.stages.run_load import loads_of
+from capplan.stages.stage import Stage
+from capplan.stages.stage_kinds import burst
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
 COLUMNS = (
@@ -36,13 +40,12 @@ PROMISED = tuple(n for n in Promises.model_fields if n not in ("origins", "min_s
 
 
 def capacity_table(
-    scenario: Scenario, pool: Pool, normal: Point | None, lossy: Point | None, burst: Burst
+    scenario: Scenario, pool: Pool, normal: Point | None, lossy: Point | None, *, seed: int
 ) -> pd.DataFrame:
     """Return the capacity table (columns ``COLUMNS``), one row for each of ``ROWS``.
 
     ``normal`` is the chosen point with nothing lost, ``lossy`` the one with the most lost. A limit
-    that the runs did not measure has NaN as its load, and its evidence says so. ``burst`` is what
-    the stages' bursts found at the chosen point.
+    that the runs did not measure has NaN as its load, and its evidence says so.
     """
     group = ", ".join(served_by(scenario, pool))
     stated = {
@@ -52,7 +55,7 @@ def capacity_table(
     entries = (
         (ROWS[0], normal, *_stable(normal)),
         (ROWS[1], normal, *_peak(normal, scenario)),
-        (ROWS[2], normal, burst.load_rps, burst.evidence),
+        (ROWS[2], normal, *_burst(scenario, pool, normal, seed=seed)),
         (ROWS[3], lossy, *_degraded(lossy)),
     )
     rows = [
@@ -94,10 +97,55 @@ def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
     least = min(p.goodput_fraction or p.quantile for p in promises)
     share = point.peak_good_fraction
     if not share >= least:
-        told = "unknown" if math.isnan(share) else f"{share:.2%}"
-        return math.nan, f"not shown: {told} of the busiest minute's requests are good"
+        known = "unknown" if math.isnan(share) else f"{share:.2%}"
+        return math.nan, f"not shown: {known} of the busiest minute's requests are good"
     text = f"simulated: {share:.2%} of the busiest minute's requests are good, {_samples(point)}"
     return point.peak_rps, text
+
+
+def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> tuple[float, str]:
+    """Return the load of the plan's bursts, if a pool of the point's replicas gets through them.
+
+    Their load, length and distance are those of ``scenario.stages``. The promises of classes that
+    may be shed are not asked for.
+    """
+    if point is None or point.open:
+        return math.nan, "not measured: no number of replicas is shown"
+    if scenario.traffic.shape.kind == "closed":
+        return math.nan, "not measured: users who wait for their answers bring no burst"
+    sized = with_values(scenario, {f"pools.{pool.name}.replicas": point.replicas})
+    loads = loads_of(sized, seed=seed)
+    stage = burst(sized, loads, seed=seed)
+    firm = [b for b in stage.breaks if _is_firm(sized, pool, b.request_class)]
+    thin = [r for r in stage.thin if r.request_class in point.classes]
+    what = _burst_run(stage)
+    if firm:
+        first = firm[0]
+        broken = f"{first.request_class} breaks {rule_words(first.promise)}"
+        return math.nan, f"not shown: {broken} for {first.share.value:.2%}; {what}"
+    if thin:
+        few = f"no promise broken, but too few to tell {thin[0].rule}"
+        return math.nan, f"not shown: {few}; {what}"
+    share = sum(loads.share.get(name, 0.0) for name in point.classes)
+    evidence = f"simulated: no promise broken of a class that may not be shed, in {what}"
+    return share * stage.load_rps, evidence
+
+
+def _is_firm(scenario: Scenario, pool: Pool, name: str) -> bool:
+    return name in served_by(scenario, pool) and not scenario.request_class(name).sheddable
+
+
+def _burst_run(stage: Stage) -> str:
+    """Return what the bursts were, and which limits acted in them."""
+    acted = [p for p in protections(stage.scenario, [stage]) if p.acted]
+    limits = ", ".join(_acting(p) for p in acted if p.boundary.layer != "caller")
+    requests = counted(len(stage.table), "request")
+    return f"{stage.note}, {requests} (run {stage.run_id}); {limits or 'no limit acted'}"
+
+
+def _acting(limit: ProtectiveAction) -> str:
+    opened = f" (opened {counted(limit.opened, 'time')})" if limit.opened else ""
+    return f"{limit.boundary.field}{opened} acted on {counted(limit.count, 'attempt')}"
 
 
 def _degraded(point: Point | None) -> tuple[float, str]:
@@ -170,7 +218,7 @@ def _queue(queue: Queue) -> str:
 
 
 def margin_row(scenario: Scenario, pool: Pool, lose: Loss, point: Point | None) -> dict[str, Any]:
-    """Return one row of the failure margin: what a loss takes to survive, and whom it costs."""
+    """Return one row of the failure margin: what surviving a loss takes, and which classes pay."""
     names = served_by(scenario, pool)
     shown = point if point is not None and not point.open else None
     hour = sum(

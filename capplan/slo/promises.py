@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -287,16 +287,17 @@ def _thin(judged: Judged, rule: str, n: int) -> Reason | None:
 
     A pass needs them; a failure whose whole interval lies beyond the limit does not.
     """
-    needed = judged.promises.samples_needed()
-    if n >= needed:
+    missing = judged.promises.samples_needed() - n
+    if missing <= 0:
         return None
-    return judged.reason(
+    found = judged.reason(
         rule,
         "unknown",
         value=None,
-        evidence=f"insufficient evidence: {counted(n, 'sample')}, needs {needed - n:,} more",
+        evidence=f"insufficient evidence: {counted(n, 'sample')}, needs {missing:,} more",
         next_action="run longer, or over more replications",
     )
+    return replace(found, samples_missing=missing)
 
 
 def _unmeasured(judged: Judged, rule: str, why: str) -> Reason:

@@ -72,11 +72,7 @@ class Stage:
     @property
     def thin(self) -> tuple[Reason, ...]:
         """Return the promises for which the window has too few samples."""
-        return tuple(
-            r
-            for r in self.verdict.reasons
-            if r.outcome == "unknown" and r.evidence.startswith("insufficient evidence")
-        )
+        return tuple(r for r in self.verdict.reasons if r.samples_missing)
 
     @property
     def counts(self) -> bool:
@@ -143,11 +139,10 @@ class Stage:
         return max(more, 0.0) / 60
 
     def _missing_s(self, reason: Reason) -> float:
-        name = str(reason.request_class)
-        have = int((self.table["request_class"] == name).sum())
-        needed = self.scenario.request_class(name).promises.samples_needed()
+        """Return how long the samples that a promise lacks take to come, s."""
+        have = len(self.of([str(reason.request_class)]))
         rate = have / (self.end_s - self.start_s)
-        return (needed - have) / rate if rate > 0 else math.inf
+        return reason.samples_missing / rate if rate > 0 else math.inf
 
     def _longer_s(self) -> float:
         """Return how much longer the window must be to tell a trend of the backlog.
