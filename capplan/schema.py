@@ -169,16 +169,6 @@ def names(table: Iterable[Column]) -> list[str]:
     return [column.name for column in table]
 
 
-def dictionary(table: Iterable[Column]) -> pd.DataFrame:
-    """Return the data dictionary of a table: one row per column."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [(c.name, c.unit, c.kind, c.required, c.meaning) for c in table],
-        columns=["name", "unit", "kind", "required", "meaning"],
-    )
-
-
 def require_columns(
     frame: pd.DataFrame, columns: Iterable[str], *, where: object = "table"
 ) -> None:

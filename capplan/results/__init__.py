@@ -1,12 +1,12 @@
 """Results of a run: the request log, its timelines, and every figure computed from them."""
 
-from capplan.results.conservation import check_conservation, conservation_table
+from capplan.results.conservation import conservation_table
 from capplan.results.cost import cost_usd, cost_usd_per_success, pool_cost_usd_per_hour
 from capplan.results.groups import by_bucket, grouped, length_bucket, phase
 from capplan.results.headline import goodput, headline, outcome_counts, system_stability
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
-from capplan.results.run import DrawnTrace, RunResult, requests_table, timeline_table
+from capplan.results.run import DrawnTrace, RunResult
 from capplan.results.scaling import scaling_findings, scaling_summary
 from capplan.results.segments import QUEUES, SEGMENTS, mean_segments, queue_waits, segments
 
@@ -16,7 +16,6 @@ __all__ = [
     "DrawnTrace",
     "RunResult",
     "by_bucket",
-    "check_conservation",
     "conservation_table",
     "cost_usd",
     "cost_usd_per_success",
@@ -32,10 +31,8 @@ __all__ = [
     "phase",
     "pool_cost_usd_per_hour",
     "queue_waits",
-    "requests_table",
     "scaling_findings",
     "scaling_summary",
     "segments",
     "system_stability",
-    "timeline_table",
 ]

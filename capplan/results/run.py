@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import pandas as pd
 
 from capplan.display import Displayed
@@ -15,7 +14,7 @@ from capplan.formatting import counted, format_value, in_layer, listed
 from capplan.results.headline import headline
 from capplan.results.segments import mean_segments
 from capplan.scenario import Scenario
-from capplan.schema import REQUESTS, TIMELINE, Column, DataError, names, require_columns
+from capplan.schema import REQUESTS, TIMELINE, names, require_columns
 
 
 class DrawnTrace(Protocol):
@@ -133,52 +132,3 @@ def _waste(figures: Mapping[str, Any]) -> str:
         f"{format_value(twice['requests_fraction'], '_fraction')} of the requests waited in two "
         f"queues or more{where}."
     )
-
-
-MISSING: dict[str, Any] = {"float": np.nan, "int": np.nan, "str": None, "bool": None, "list": None}
-"""The value of a missing entry, by kind of column."""
-
-
-def requests_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return a request log, columns ``schema.REQUESTS``; a column absent from a row is missing.
-
-    >>> log = requests_table(
-    ...     [
-    ...         {
-    ...             "request_id": "a",
-    ...             "attempt": 1,
-    ...             "request_class": "chat",
-    ...             "intended_start_s": 0.0,
-    ...             "outcome": "succeeded",
-    ...         }
-    ...     ]
-    ... )
-    >>> log["finish_s"].isna().all()
-    np.True_
-    """
-    return _table(rows, REQUESTS, "requests")
-
-
-def timeline_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return a timeline, columns ``schema.TIMELINE``."""
-    return _table(rows, TIMELINE, "timeline")
-
-
-def _table(
-    rows: Iterable[Mapping[str, Any]], columns: tuple[Column, ...], where: str
-) -> pd.DataFrame:
-    listed = list(rows)
-    known = set(names(columns))
-    for row in listed:
-        if unknown := set(row) - known:
-            raise DataError("a column of the table", where=where, field=sorted(unknown)[0])
-    return pd.DataFrame({c.name: _column([row.get(c.name) for row in listed], c) for c in columns})
-
-
-def _column(values: list[Any], column: Column) -> pd.Series:
-    filled = [MISSING[column.kind] if value is None else value for value in values]
-    if column.kind == "float" or (column.kind == "int" and None in values):
-        return pd.Series(filled, dtype="float64")
-    if column.kind == "int":
-        return pd.Series(filled, dtype="int64")
-    return pd.Series(filled, dtype="str" if column.kind == "str" else "object")

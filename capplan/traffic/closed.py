@@ -91,37 +91,6 @@ def without_users(base: Trace) -> Trace:
     return replace(base, frame=base.frame.drop(columns=columns)) if columns else base
 
 
-def as_sent(trace: Trace, requests: pd.DataFrame) -> Trace:
-    """Return what the users of a closed loop did send, as a trace for a profile or an open replay.
-
-    Parameters
-    ----------
-    trace
-        The trace that was drawn.
-    requests
-        The request log of a run of it.
-
-    Returns
-    -------
-    Trace
-        The rows that were sent; ``arrival_s`` is the first intended start and ``observed_e2e_s``
-        the time until the request was over, whatever its outcome.
-    """
-    ids = requests.groupby("request_id", sort=False, observed=True)
-    start, finish = ids["intended_start_s"].min(), ids["finish_s"].max()
-    frame = trace.frame[trace.frame["request_id"].isin(start.index)]
-    began = frame["request_id"].map(start).astype("float64")
-    frame = frame.assign(
-        arrival_s=began, observed_e2e_s=frame["request_id"].map(finish).astype("float64") - began
-    )
-    frame = frame.drop(columns=["user", "think_s"]).sort_values("arrival_s", kind="stable")
-    ledger = replace(trace.ledger, read=len(frame), kept=len(frame))
-    note = "What was sent in a closed loop, at the times at which it was."
-    return replace(
-        trace, frame=frame.reset_index(drop=True), ledger=ledger, notes=(*trace.notes[:-1], note)
-    )
-
-
 def _check_rows(scenario: Scenario, shape: ClosedLoop, end_s: float) -> None:
     mean = shape.mean_think_s
     rows = shape.users * (1 + end_s / mean) if mean > 0 else math.inf

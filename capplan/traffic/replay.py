@@ -67,8 +67,8 @@ def cut_note(whole_s: NDArray[np.float64], kept: int, cut_by: str) -> list[str]:
 
     ``whole_s`` are the arrivals of the whole replay in order, of which the first ``kept`` stay.
 
-    >>> cut_note(np.array([0.0, 100.0, 9000.0, 9001.0]), 2, "traffic.duration_s 3,600 s")
-    ['traffic.duration_s 3,600 s cuts the trace: 2 of 4 requests (50 %) and 100 % of those of its \
+    >>> cut_note(np.array([0.0, 100.0, 9000.0, 9001.0, 9002.0]), 2, "traffic.duration_s 3,600 s")
+    ['traffic.duration_s 3,600 s cuts the trace: 3 of 5 requests (60 %) and 100 % of those of its \
 busiest hour are left out.']
     """
     if kept >= len(whole_s):

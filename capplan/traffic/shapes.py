@@ -6,7 +6,7 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from capplan.scenario.phases import HOUR_S, hourly_factor
 from capplan.scenario.shapes import (
@@ -75,13 +75,6 @@ def planned_rate(  # noqa: PLR0911 (the one place that tells shapes apart)
         case ClosedLoop():
             msg = "a closed loop has no planned rate: its users send when they are answered"
             raise ValueError(msg)
-
-
-def rate_at(
-    shape: Shape, time_s: ArrayLike, *, duration_s: float, replicas: int = 1
-) -> NDArray[np.float64]:
-    """Return the planned rate at each time, requests/s."""
-    return planned_rate(shape, duration_s=duration_s, replicas=replicas).rate_at(time_s)
 
 
 def _steps(shape: Step) -> RateCurve:

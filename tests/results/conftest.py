@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from run_tables import requests_table, timeline_table
 
-from capplan.results import RunResult, requests_table, timeline_table
+from capplan.results import RunResult
 from capplan.scenario.files import load_scenario
 
 PASS = ("sent_s", "gateway_in_s", "gateway_admitted_s", "service_queue_in_s")

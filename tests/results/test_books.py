@@ -1,7 +1,8 @@
 import pandas as pd
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results import check_conservation, conservation_table
+from capplan.results import conservation_table
 from capplan.schema import DataError
 
 

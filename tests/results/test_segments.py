@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_tables import requests_table
 
-from capplan.results import SEGMENTS, requests_table, segments
+from capplan.results import SEGMENTS, segments
 
 times = st.floats(0.0, 50.0)
 

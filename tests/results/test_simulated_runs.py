@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
 from capplan.encoding import plain
 from capplan.results import (
     QUEUES,
-    check_conservation,
     conservation_table,
     grouped,
     headline,

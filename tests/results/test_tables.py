@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+from run_tables import requests_table
 
-from capplan.results import RunResult, requests_table
+from capplan.results import RunResult
 from capplan.schema import REQUESTS, DataError, names
 
 

@@ -5,9 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
 from capplan.results import queue_waits
-from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.simulation import simulate
 from capplan.simulation.run import _Run

@@ -4,8 +4,8 @@ import copy
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results.conservation import check_conservation
 from capplan.results.cost import accelerator_hours
 from capplan.results.headline import headline
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table

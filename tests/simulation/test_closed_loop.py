@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results import check_conservation, headline
+from capplan.results import headline
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate, simulate_many
 from capplan.statistics import replication_mean
-from capplan.traffic.closed import as_sent
 from capplan.traffic.draw import draw
-from capplan.traffic.profile import profile
 
 END_S = 2000.0
 WARMUP_S = 200.0
@@ -192,19 +191,6 @@ def test_the_same_seed_gives_the_same_run(single_queue):
     pd.testing.assert_frame_equal(one.timeline, two.timeline)
     other = simulate(scenario, seed=9, replication=1)
     assert not one.requests["finish_s"].equals(other.requests["finish_s"])
-
-
-def test_what_was_sent_has_a_profile_with_the_think_time(single_queue):
-    scenario = single_queue(1, **interactive(10, 9.0))
-    run = simulate(scenario, seed=2)
-    sent = as_sent(run.trace, run.requests)
-    found = profile(sent).to_json()
-    assert len(sent) == len(run.requests)
-    assert found["rate_rps"] == pytest.approx(machine_repair(10, 1, 9.0, 1.0)[0], rel=0.05)
-    assert found["sessions"]["think_time_s"]["mean"] == pytest.approx(9.0, rel=0.05)
-    # Played as an open loop at the same times, it is the same run.
-    again = simulate(scenario, trace=sent)
-    assert len(again.requests) == len(run.requests)
 
 
 # Connections

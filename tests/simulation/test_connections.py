@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 
 FRESH = {"one_way_s": 0.01, "handshake_s": 0.04, "connections": "fresh"}

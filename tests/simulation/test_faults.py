@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results import check_conservation, headline
+from capplan.results import headline
 from capplan.results.segments import segments
 from capplan.scenario.faults import ModelReload
 from capplan.scenario.files import with_values

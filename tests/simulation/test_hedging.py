@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
 from capplan.results import headline, per_request
-from capplan.results.conservation import check_conservation
 from capplan.scenario.callers import Hedge
 from capplan.scenario.classes import RequestClass
 from capplan.simulation.retries import Latencies

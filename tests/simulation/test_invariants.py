@@ -10,6 +10,7 @@ from multiprocessing import get_context
 import numpy as np
 import pandas as pd
 import pytest
+from conservation_checks import check_conservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies.batching import STEP
@@ -18,7 +19,7 @@ from strategies.runs import compiled_scenarios, prefixed, quick, random_runs, re
 from capplan.replica.compiled.engine import CompiledEngine
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.kv import PrefixCache
-from capplan.results.conservation import check_conservation, conservation_table
+from capplan.results.conservation import conservation_table
 from capplan.results.segments import segments
 from capplan.scenario.ending import endings
 from capplan.simulation import simulate, simulate_many

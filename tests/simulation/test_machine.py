@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results import check_conservation
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.schema import DataError

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results.conservation import check_conservation
 from capplan.simulation import simulate
 
 ORDERS = {

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results.conservation import check_conservation
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 

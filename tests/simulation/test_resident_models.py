@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from conservation_checks import check_conservation
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from capplan.budget import allocate
 from capplan.replica.multi_model import FULL, ResidentEngine
-from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.schema import DataError
 from capplan.simulation import simulate

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from conservation_checks import check_conservation
 
-from capplan.results import check_conservation, headline, per_request
+from capplan.results import headline, per_request
 from capplan.results.cost import class_cost_usd, cost_usd
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values

@@ -1,11 +1,11 @@
 """What holds in every run of users who wait and pools that share hosts, whatever the scenario."""
 
 import numpy as np
+from conservation_checks import check_conservation
 from hypothesis import settings
 from strategies.hosts import BATCHING, rates, shared_runs
 from strategies.runs import quick
 
-from capplan.results.conservation import check_conservation
 from capplan.results.segments import segments
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate

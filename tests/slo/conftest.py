@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from run_tables import requests_table, timeline_table
 
-from capplan.results import RunResult, requests_table, timeline_table
+from capplan.results import RunResult
 from capplan.scenario.files import load_scenario, with_values
 
 PROMISES = {"ttft_s": 2.0, "quantile": 0.99}

@@ -1,8 +1,8 @@
 """Levels of metrics that a simulation tells, against what is known of them."""
 
 import pytest
+from run_tables import timeline_table
 
-from capplan.results import timeline_table
 from capplan.scenario.files import load_scenario
 from capplan.simulation import simulate
 from capplan.stages.metrics import levels, step_gaps

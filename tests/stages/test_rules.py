@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from run_tables import timeline_table
 
-from capplan.results import timeline_table
 from capplan.stages import scaling
 from capplan.stages.next_change import _linked, _throughput_bought, _worse
 from capplan.stages.recovery import recovery_of

@@ -16,7 +16,7 @@ from capplan.scenario.shapes import (
     Wave,
     occasion,
 )
-from capplan.traffic.shapes import planned_rate, rate_at
+from capplan.traffic.shapes import planned_rate
 
 
 def plan(shape, duration_s=600.0, **options):
@@ -32,24 +32,20 @@ def test_a_steady_rate_may_be_given_per_replica():
 def test_steps_hold_each_level_ramp_between_and_end_with_the_last():
     shape = Step(start_rps=10.0, factor=2.0, steps=3, hold_s=100.0, ramp_s=20.0)
     at = [0, 99, 110, 120, 219, 230, 240, 339, 340]
-    assert rate_at(shape, at, duration_s=600.0) == pytest.approx(
-        [10, 10, 15, 20, 20, 30, 40, 40, 0]
-    )
+    assert plan(shape, 600.0).rate_at(at) == pytest.approx([10, 10, 15, 20, 20, 30, 40, 40, 0])
     assert plan(shape).end_s == pytest.approx(340)
     assert plan(shape, 150.0).end_s == pytest.approx(150)
 
 
 def test_steps_without_a_ramp_jump():
     shape = Step(start_rps=1.0, factor=3.0, steps=2, hold_s=10.0)
-    assert rate_at(shape, [9.99, 10], duration_s=60.0) == pytest.approx([1, 3])
+    assert plan(shape, 60.0).rate_at([9.99, 10]) == pytest.approx([1, 3])
 
 
 def test_a_spike_bursts_for_its_time_at_its_period():
     shape = Spike(base_rps=2.0, peak_rps=8.0, burst_s=30.0, every_s=200.0, first_s=60.0)
     at = [0, 59, 60, 89, 90, 259, 260, 289, 290, 460, 489, 490]
-    assert rate_at(shape, at, duration_s=600.0) == pytest.approx(
-        [2, 2, 8, 8, 2, 2, 8, 8, 2, 8, 8, 2]
-    )
+    assert plan(shape, 600.0).rate_at(at) == pytest.approx([2, 2, 8, 8, 2, 2, 8, 8, 2, 8, 8, 2])
     assert plan(shape).expected == pytest.approx(2 * 600 + 6 * 90)
 
 
@@ -64,14 +60,14 @@ def test_a_burst_at_the_start_or_cut_by_the_end_keeps_its_rate():
 def test_a_ramp_rises_at_its_rate_and_holds_its_target(steep):
     shape = Ramp(start_rps=2.0, target_rps=12.0, **steep)
     assert shape.rate_of_rise() == pytest.approx(0.5)
-    assert rate_at(shape, [0, 10, 20, 59], duration_s=60.0) == pytest.approx([2, 7, 12, 12])
+    assert plan(shape, 60.0).rate_at([0, 10, 20, 59]) == pytest.approx([2, 7, 12, 12])
     assert plan(shape, 10.0).expected == pytest.approx(45)
 
 
 def test_a_falling_ramp_falls():
     shape = Ramp(start_rps=12.0, target_rps=2.0, ramp_rps_per_s=1.0)
     assert shape.rate_of_rise() == pytest.approx(-1)
-    assert rate_at(shape, [5, 30], duration_s=60.0) == pytest.approx([7, 2])
+    assert plan(shape, 60.0).rate_at([5, 30]) == pytest.approx([7, 2])
 
 
 @pytest.mark.parametrize("steep", [{}, {"ramp_s": 1.0, "ramp_rps_per_s": 1.0}])
@@ -83,7 +79,7 @@ def test_a_ramp_needs_one_way_to_say_how_steep_it_is(steep):
 def test_a_wave_swings_about_its_mean():
     shape = Wave(rate_rps=10.0, amplitude_fraction=0.4, period_s=400.0)
     at = [0, 100, 200, 300]
-    assert rate_at(shape, at, duration_s=800.0) == pytest.approx([10, 14, 10, 6])
+    assert plan(shape, 800.0).rate_at(at) == pytest.approx([10, 14, 10, 6])
     assert plan(shape, 800.0).expected == pytest.approx(8000)
     half = 2000 + 4 * 400 / np.pi
     assert plan(shape, 200.0).expected == pytest.approx(half, rel=1e-3)
@@ -114,7 +110,7 @@ def test_weekdays_and_holidays_have_their_factors():
 
 def test_a_calendar_starts_on_its_day_and_hour():
     shape = OFFICE.model_copy(update={"start_weekday": 4, "start_hour": 11.5, "holidays": (2,)})
-    rates = rate_at(shape, np.array([0, 24, 48]) * 3600.0, duration_s=3 * DAY_S)
+    rates = plan(shape, 3 * DAY_S).rate_at(np.array([0, 24, 48]) * 3600.0)
     assert rates == pytest.approx([4.8, 2.4, 4.8 * 0.25])
 
 
@@ -134,7 +130,7 @@ def test_a_sequence_plays_its_parts_one_after_the_other():
 
 def test_a_sum_adds_rates():
     shape = Sum(parts=(Steady(rate_rps=2.0), Wave(rate_rps=4.0), Spike(base_rps=1.0, peak_rps=9.0)))
-    assert rate_at(shape, [0, 65, 150], duration_s=600.0) == pytest.approx(
+    assert plan(shape, 600.0).rate_at([0, 65, 150]) == pytest.approx(
         [7, 2 + 4 + 2 * np.sin(2 * np.pi * 65 / 600) + 9, 2 + 6 + 1], rel=2e-3
     )
 

@@ -19,20 +19,11 @@ LEAST_OBSERVED_FRACTION = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTime:
-    """Service time that grows with the tokens: base + prompt tokens · a + output tokens · b.
-
-    >>> TokenTime(base_s=0.1, prompt_s_per_token=0.001, output_s_per_token=0.02).mean_of(100, 10)
-    0.4
-    """
+    """Service time that grows with the tokens: base + prompt tokens · a + output tokens · b."""
 
     base_s: float
     prompt_s_per_token: float
     output_s_per_token: float
-
-    def mean_of(self, prompt_tokens: float, output_tokens: float) -> float:
-        """Return the service time of one request."""
-        prompt = prompt_tokens * self.prompt_s_per_token
-        return self.base_s + prompt + output_tokens * self.output_s_per_token
 
     def __call__(self, frame: pd.DataFrame) -> Floats:
         """Return the service time of every request of a trace."""
