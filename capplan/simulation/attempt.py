@@ -140,11 +140,14 @@ class Attempt(Job):
 _LAYER_OF: dict[str, str] = {"gateway_queue": "gateway", "answer": "gateway", "gone": "network"}
 
 
+Outcome = Literal["rejected", "timed_out", "failed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt ended without success, and what the caller is told."""
 
-    outcome: Literal["rejected", "timed_out", "failed"]
+    outcome: Outcome
     layer: str
     reason: str
     status: int | None = None
@@ -152,12 +155,18 @@ class Failure:
     retry_after_s: float = 0.0
 
     @classmethod
-    def refused(
-        cls, ending: Ending, *, name: str | None = None, retry_after_s: float = 0.0
+    def of(
+        cls,
+        ending: Ending,
+        layer: str = "gateway",
+        *,
+        outcome: Outcome = "rejected",
+        name: str | None = None,
+        retry_after_s: float = 0.0,
     ) -> Failure:
-        """Return the refusal of a gateway's limit, of that name."""
-        layer, reason = ending.layer or "gateway", ending.named(name)
-        return cls("rejected", layer, reason, ending.status, retry_after_s)
+        """Return the failure that a part of the scenario declares, at a limit of that name."""
+        reason = ending.named(name)
+        return cls(outcome, ending.layer or layer, reason, ending.status, retry_after_s)
 
     @property
     def can_be_retried(self) -> bool:

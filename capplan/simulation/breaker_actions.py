@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
 
-BREAKER = "breaker"
-"""Reason of a refusal; the name of the rule follows after a colon."""
 LIMIT_OF = {
     "max_num_seqs": "sequences",
     "max_batch_size": "sequences",
@@ -250,7 +248,7 @@ def _effect_on_requests(action: PerRequest, *, rule: str, place: Place) -> Effec
     match action:
         case Refuse():
             table = place.gateway.refusing if action.at == "gateway" else entrance.refusing
-            reason, wait_s = f"{BREAKER}:{rule}", action.retry_after_s
+            reason, wait_s = Refuse.ending.named(rule), action.retry_after_s
             failure = Failure("rejected", action.at, reason, action.status, wait_s)
             return _OnRequests(table, classes, failure)
         case Route():

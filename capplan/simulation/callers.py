@@ -219,7 +219,7 @@ class Callers:
 
     def _give_up(self, attempt: Attempt) -> None:
         left = self._clock.now >= attempt.request.leaves_s
-        failure = Failure("timed_out", "caller", "deadline" if left else "attempt_timeout")
+        failure = Failure("timed_out", "caller", "deadline" if left else Retry.timed_out.reason)
         attempt.outcome_layer, attempt.reason = failure.layer, failure.reason
         self._end(attempt, failure.outcome)
         self._withdraw(attempt)

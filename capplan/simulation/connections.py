@@ -157,7 +157,7 @@ class Listener:
 
     def _turn_away(self, attempt: Attempt, ending: Ending) -> None:
         self._connections.refused(attempt.request)
-        self._refuse(attempt, Failure.refused(ending))
+        self._refuse(attempt, Failure.of(ending))
 
 
 def caller_of(attempt: Attempt) -> str:

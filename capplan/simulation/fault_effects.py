@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from capplan.simulation.request_source import LoadGenerator
     from capplan.simulation.shared_host import Machine
 
-RESTART, RELOAD = "restart", "reload"
-"""Failure reasons: of what a hung replica held when it restarted, and of what a reloading one
-still held when its grace period ended."""
 Ended = Callable[[], object]
 FaultT = TypeVar("FaultT", bound=Occurrence)
 ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
@@ -221,7 +218,7 @@ class Hanging(_ReplicaEffect[Hang]):
             self.outages.take_down(
                 [hang.replica],
                 back_s=self.clock.now + restart_s,
-                reason=RESTART,
+                ending=Hang.ending,
                 then=hang.ended,
             )
 
@@ -369,7 +366,7 @@ class Reload:
         self._outages.take_down(
             [replica],
             back_s=self._clock.now + (load_s or 0.0),
-            reason=RELOAD,
+            ending=ModelReload.ending,
             loads=load_s is None,
             then=self._next,
         )

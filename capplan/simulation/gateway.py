@@ -107,7 +107,7 @@ class GatewayHost:
             )
         answer = rules.queue.status, rules.queue.retry_after_s
         self._displaced = Failure("rejected", "gateway", Gateway.displaced.reason, *answer)
-        self._reclaimed = Failure.refused(Gateway.reclaimed, retry_after_s=answer[1])
+        self._reclaimed = Failure.of(Gateway.reclaimed, retry_after_s=answer[1])
 
     @property
     def in_flight(self) -> int:

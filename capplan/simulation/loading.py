@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from capplan.catalog import model
 from capplan.replica.memory import weight_bytes
+from capplan.scenario.ending import Ending
+from capplan.scenario.faults import Crash
 from capplan.scenario.hosts import RATES, Host
 from capplan.scenario.placement import load_rate_bytes_per_s
 from capplan.scenario.pools import ModelLoad, Pool
 from capplan.schema import DataError
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.replica import CRASH
 from capplan.simulation.shared_host import Machine, Rates
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Outages:
         replicas: Iterable[Replica],
         *,
         back_s: float,
-        reason: str = CRASH,
+        ending: Ending = Crash.ending,
         loads: bool = True,
         then: Ended | None = None,
     ) -> None:
@@ -205,7 +206,7 @@ class Outages:
             if outage.back_s < math.inf:
                 call = (replica, outage.token)
                 self._clock.at(outage.back_s, Rank.FAULT, self._back, call)
-        self._pool.stop([replica for replica in struck if replica.up], reason)
+        self._pool.stop([replica for replica in struck if replica.up], ending)
 
     def _forget(self, replica: Replica) -> None:
         """Cancel the load of a replica that leaves the pool while it is down."""

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.engine import Batch
 from capplan.replica.multi_model import ResidentEngine
+from capplan.scenario.autoscaling import Autoscaler
+from capplan.scenario.ending import Ending
+from capplan.scenario.faults import Crash, RouterBlind
 from capplan.scenario.pools import Pool
 from capplan.simulation.attempt import Attempt, Downstream, Failure
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.queue import BoundedQueue
-from capplan.simulation.replica import CRASH, Replica
+from capplan.simulation.replica import Replica
 from capplan.simulation.routing import LastSeen, Target, route_of
 from capplan.simulation.shared_host import Machine, Rates, Share
 from capplan.simulation.steps import EngineKind, Poison, steps_factory
@@ -23,10 +26,8 @@ if TYPE_CHECKING:
 
     from capplan.simulation.timeline import Gauge
 
-UNREACHABLE = Failure("failed", "service_queue", "unreachable", 502)
+UNREACHABLE = Failure.of(RouterBlind.ending, "service_queue", outcome="failed")
 """What a request gets that a blind router sends to a replica that is down or gone."""
-SCALED_DOWN = "scaled_down"
-"""Why what still ran failed when a replica was to leave and its grace was over."""
 
 
 class Standby(Protocol):
@@ -181,7 +182,7 @@ class ServingPool:
         for replica in self.replicas:
             replica.write()
 
-    def stop(self, replicas: Sequence[Replica], reason: str = CRASH) -> None:
+    def stop(self, replicas: Sequence[Replica], ending: Ending = Crash.ending) -> None:
         """Stop replicas: what they hold fails. Who was about to leave is gone."""
         for replica in replicas:
             replica.up = False
@@ -189,9 +190,9 @@ class ServingPool:
         for replica in replicas:
             if replica.draining:
                 replica.draining = False
-                self.remove(replica, reason)
+                self.remove(replica, ending)
             else:
-                replica.crash(reason)
+                replica.crash(ending)
 
     def avoid(self, replica: Replica, why: object) -> None:
         """Send a replica nothing more, whatever it holds, until :meth:`trust` or its return."""
@@ -242,7 +243,7 @@ class ServingPool:
         self._look()
         self._let_go()
 
-    def remove(self, replica: Replica, reason: str = SCALED_DOWN) -> None:
+    def remove(self, replica: Replica, ending: Ending = Autoscaler.scaled_down) -> None:
         """Let a replica go at once; what it still runs fails. Nothing if it is gone already."""
         if replica not in self.replicas:
             return
@@ -250,7 +251,7 @@ class ServingPool:
         if replica in self._draining:
             self._draining.remove(replica)
         self._look()
-        replica.crash(reason)
+        replica.crash(ending)
         for call in self.on_leave:
             call(replica)
 

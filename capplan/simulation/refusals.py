@@ -39,19 +39,19 @@ class Refusals:
         """Return why an attempt is refused; None if it passes, and then book it everywhere."""
         retry = attempt.attempt > 1
         if retry and self._final is not None and attempt.request.row in self._final:
-            return Failure.refused(Gateway.final_retry)
+            return Failure.of(Gateway.final_retry)
         for size, most, ending in self._bounds:
             if size(attempt) > most:
-                return Failure.refused(ending)
+                return Failure.of(ending)
         if self._retries is not None:
             if not retry:
                 self._retries.deposit(attempt.request, now_s)
             elif not self._retries.withdraw(attempt.request, now_s):
-                return Failure.refused(Gateway.over_retry_budget)
+                return Failure.of(Gateway.over_retry_budget)
         allowances = self._allowances.of(attempt)
         for used in allowances:
             if used.is_gone(now_s):
-                return Failure.refused(Allowance.used_up, name=used.name)
+                return Failure.of(Allowance.used_up, name=used.name)
         if failure := take_all(self._rates.of(attempt), attempt, now_s):
             return failure
         for used in allowances:
@@ -148,11 +148,11 @@ def take_all(rates: Iterable[RateMeter], attempt: Attempt, now_s: float) -> Fail
     for rate in rates:
         cost, bucket = rate.cost(attempt), rate.bucket
         if cost > bucket.burst:
-            return Failure.refused(TokenLimit.too_large, name=rate.rules.name)
+            return Failure.of(TokenLimit.too_large, name=rate.rules.name)
         if (lacks_s := bucket.wait_s(now_s, cost)) > wait_s:
             worst, wait_s = rate.rules, lacks_s
     if worst is not None:
-        return Failure.refused(worst.refused, name=worst.name, retry_after_s=wait_s)
+        return Failure.of(worst.refused, name=worst.name, retry_after_s=wait_s)
     for rate in rates:
         rate.bucket.charge(now_s, rate.cost(attempt))
     return None

@@ -12,15 +12,14 @@ from capplan.replica.job import Job
 from capplan.replica.kv import cache_of
 from capplan.replica.multi_model import ResidentEngine
 from capplan.replica.whole_batch import QUEUE_FULL, DynamicEngine
+from capplan.scenario.ending import Ending, endings
+from capplan.scenario.faults import Crash
 from capplan.scenario.layers import Queue
 from capplan.simulation.attempt import Attempt, Downstream, Failure
 from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.shared_host import Share
 from capplan.simulation.steps import StepByStep, Steps
-
-CRASH = "crash"
-BAD_REQUEST, ENGINE_ERROR, BAD_GATEWAY = 400, 500, 502
 
 
 class Home(Downstream, Protocol):
@@ -145,7 +144,7 @@ class Replica:
                 self._queue.refused += 1
                 self._pool.failed(attempt, self._queue.full)
                 return
-            self._pool.failed(attempt, Failure("rejected", "scheduler_queue", reason, BAD_REQUEST))
+            self._pool.failed(attempt, Failure.of(endings()[reason], "scheduler_queue"))
             return
         free = self._steps.end_s == math.inf
         room = self._room(attempt) if free and self._queue.is_limited else 0
@@ -190,7 +189,7 @@ class Replica:
         """Write the current state of the attempts here on them."""
         self._steps.write()
 
-    def crash(self, reason: str = CRASH) -> None:
+    def crash(self, ending: Ending = Crash.ending) -> None:
         """Stop: everything here fails, until :meth:`restore`."""
         self.hangs.clear()
         self._suspended_s = None
@@ -206,7 +205,7 @@ class Replica:
             attempt = _attempt(job)
             attempt.is_held = False
             self._end_window(attempt)
-            self._pool.failed(attempt, Failure("failed", attempt.layer, reason, BAD_GATEWAY))
+            self._pool.failed(attempt, Failure.of(ending, attempt.layer, outcome="failed"))
         self._check_empty()
 
     def restore(self) -> None:
@@ -365,9 +364,8 @@ class Replica:
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
             elif attempt.outcome == "in_flight":
-                reason, attempt.reason = str(attempt.reason), None
-                failure = Failure("failed", attempt.layer, reason, ENGINE_ERROR)
-                self._pool.failed(attempt, failure)
+                ending, attempt.reason = endings()[str(attempt.reason)], None
+                self._pool.failed(attempt, Failure.of(ending, attempt.layer, outcome="failed"))
         self._pool.freed()
         self._check_empty()
 

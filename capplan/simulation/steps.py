@@ -28,6 +28,7 @@ from capplan.scenario.batching import (
     ServiceLaw,
     StaticBatching,
 )
+from capplan.scenario.classes import RequestClass
 from capplan.scenario.pools import Pool
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 EngineKind = Literal["fast", "reference"]
 """``fast``: compiled steps wherever a pool's batching has them; ``reference``: never."""
-POISONED, BESIDE = "poisoned", "poisoned_batch"
 """Failure reasons: of the request on which an engine fails, and of those that fail with it."""
 
 
@@ -328,7 +328,9 @@ class Poison:
 
     def _fail(self, attempt: Attempt, now_s: float) -> None:
         if attempt.outcome == "in_flight":
-            attempt.reason = POISONED if attempt.request.row in self._rows else BESIDE
+            is_poisoned = attempt.request.row in self._rows
+            ending = RequestClass.poisoned if is_poisoned else RequestClass.beside_poisoned
+            attempt.reason = ending.reason
         attempt.decode_end_s = math.nan
         if attempt.prefill_end_s >= now_s:
             attempt.prefill_end_s = math.nan
