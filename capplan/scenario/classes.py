@@ -12,6 +12,7 @@ from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.ending import UNSET, Ending, Limit
 from capplan.scenario.hosts import Demand
 from capplan.scenario.part import (
+    WITHOUT_TRACE,
     Affects,
     ClassName,
     Count,
@@ -174,15 +175,19 @@ class RequestClass(Part):
     poisoned_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
     """Share of its requests on which an engine fails, as often as they are tried; see
     ``pools[].batching.poison``."""
-    share: Positive = 1.0
-    """Weight among the classes, where traffic is drawn from laws instead of a trace."""
-    prompt_tokens: Length = LognormalLength(p50_tokens=1020, p95_tokens=4083)
-    output_tokens: Length = LognormalLength(p50_tokens=129, p95_tokens=451)
+    share: Annotated[Positive, WITHOUT_TRACE] = 1.0
+    """Weight among the classes: of drawn requests, of the users of a closed loop, of ``mix``."""
+    prompt_tokens: Annotated[Length, WITHOUT_TRACE] = LognormalLength(
+        p50_tokens=1020, p95_tokens=4083
+    )
+    output_tokens: Annotated[Length, WITHOUT_TRACE] = LognormalLength(
+        p50_tokens=129, p95_tokens=451
+    )
     """Length laws for drawn traffic. Defaults: token quantiles of the Azure LLM inference trace
     2023, conversation hour (Patel et al., "Splitwise", ISCA 2024, artefact data)."""
-    length_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    length_correlation: Annotated[float, Field(ge=-1, le=1), WITHOUT_TRACE] = 0.0
     """Correlation of the logarithms of prompt and output length in drawn traffic."""
-    prefix_tokens: CountOrZero = 0
+    prefix_tokens: Annotated[CountOrZero, WITHOUT_TRACE] = 0
     """Length of a prefix that all requests of one tenant share, tokens."""
     cached_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
     """Share of the prompt that a prefix-caching pool finds, where the trace has no ids of prefix

@@ -34,12 +34,7 @@ def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) 
     if not isinstance(data, dict):
         raise DataError("a mapping of fields", where=file, value=type(data).__name__)
     data = set_values(by_name(data, where=file), values or {}, where=file)
-    traffic = data.get("traffic")
-    if isinstance(traffic, dict):
-        data = {**data, "traffic": {**traffic, "trace": _resolve(traffic.get("trace"), file)}}
-    if isinstance(pools := data.get("pools"), list):
-        data = {**data, "pools": [_beside(pool, file) for pool in pools]}
-    return validate(data, where=file)
+    return validate(data, where=file, folder=file.parent)
 
 
 def with_values(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
@@ -65,11 +60,14 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def validate(data: Mapping[str, Any], *, where: object) -> Scenario:
-    """Check raw data and return the scenario; every broken rule is in the one error."""
+def validate(data: Mapping[str, Any], *, where: object, folder: Path | None = None) -> Scenario:
+    """Check raw data and return the scenario; every broken rule is in the one error.
+
+    Relative paths of files that lie in ``folder`` count from there.
+    """
     try:
         text = json.dumps(written_out(data, where=where), default=_date)
-        return Scenario.model_validate_json(text)
+        return Scenario.model_validate_json(text, context={"folder": folder})
     except ValidationError as err:
         raise _data_error(err, data, where) from err
     except DataError:
@@ -151,36 +149,6 @@ def find_scenario(path: str | Path) -> Path:
         if bundled.exists():
             return bundled
     raise DataError("an existing scenario file or the name of a bundled one", where=path)
-
-
-def _resolve(trace: Any, file: Path) -> Any:
-    if not isinstance(trace, str) or trace == "sample" or Path(trace).is_absolute():
-        return trace
-    return str((file.parent / trace).resolve())
-
-
-BESIDE = ("model", "hf_config", "accelerator", "path", "batching", "step_time", "base")
-
-
-"""Fields of a pool that may be paths, and those that hold such fields."""
-
-
-def _beside(part: Any, file: Path) -> Any:
-    """Return a part of a pool with the paths of files that lie in the scenario's folder."""
-    if not isinstance(part, dict):
-        return part
-    found = dict(part)
-    for key in BESIDE:
-        value = part.get(key)
-        if isinstance(value, dict) and key in {"batching", "step_time", "base"}:
-            found[key] = _beside(value, file)
-        elif isinstance(value, str) and (key == "path" or Path(value).suffix in FILES):
-            there = file.parent / value
-            found[key] = str(there.resolve()) if there.exists() else value
-    return found
-
-
-FILES = (".json", ".yaml", ".yml")
 
 
 def _data_error(err: ValidationError, data: Any, where: object) -> DataError:

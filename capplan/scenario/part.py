@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+)
 
 LEAST = 1e-300
 
@@ -31,6 +40,10 @@ class Refers:
     to: Literal["classes", "tenants", "pools", "hosts", "resource_pools"]
 
 
+WITHOUT_TRACE = "without trace"
+"""Mark of a field that has no effect where requests are rows of a trace."""
+
+
 def _invertible(value: float) -> float:
     """Refuse a number so small that one over it overflows."""
     if value < LEAST:
@@ -53,6 +66,23 @@ ClassName = Annotated[Name, Refers("classes")]
 TenantName = Annotated[Name, Refers("tenants")]
 PoolName = Annotated[Name, Refers("pools")]
 HostName = Annotated[Name, Refers("hosts")]
+
+
+def _beside(value: str, info: ValidationInfo) -> str:
+    """Return a path that counts from the scenario's folder, if there is a file; else the text."""
+    folder = (info.context or {}).get("folder")
+    there = Path(folder or "") / value
+    return str(there.resolve()) if folder is not None and there.exists() else value
+
+
+def _trace_beside(value: str, info: ValidationInfo) -> str:
+    """Return the path of a trace that counts from the scenario's folder; ``sample`` is a name."""
+    folder = (info.context or {}).get("folder")
+    return value if folder is None or value == "sample" else str((Path(folder) / value).resolve())
+
+
+PathOrName = Annotated[str, AfterValidator(_beside)]
+TracePath = Annotated[str, AfterValidator(_trace_beside)]
 Owner = Annotated[str, Affects.DESCRIBING]
 Origin = Literal["promise", "measured", "default"]
 Origins = Annotated[dict[str, Origin], Affects.DESCRIBING]

@@ -18,6 +18,7 @@ from capplan.scenario.part import (
     Name,
     Owner,
     Part,
+    PathOrName,
     Positive,
     Rate,
     Refers,
@@ -83,17 +84,17 @@ class Pool(Part):
     name: Name
     owner: Owner = ""
     replicas: Count = 1
-    model: str | None = None
+    model: PathOrName | None = None
     """In the catalogue, or the path of a ``config.json`` or of a YAML file of the fields of
     ``capplan.catalog.Model``."""
-    hf_config: str | dict[str, JsonValue] | None = None
+    hf_config: PathOrName | dict[str, JsonValue] | None = None
     """What the Hugging Face ``config.json`` of a model outside the catalogue says, or the path of
     it; ``model`` is then only its name."""
     models: tuple[ResidentModel, ...] = ()
     """Several in place of the one ``model``; classes name theirs."""
     load_bandwidth_bytes_per_s: Rate | None = None
     """At which weights reach each accelerator, for models that state no ``load_s``."""
-    accelerator: str | None = None
+    accelerator: PathOrName | None = None
     tensor_parallel: Count = 1
     pipeline_parallel: Count = 1
     """Stages that the layers are divided into, each on ``tensor_parallel`` accelerators."""

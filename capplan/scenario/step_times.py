@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.scenario.part import Fraction, NonNegative, Part, PositiveSeconds, Rate, Seconds
+from capplan.scenario.part import (
+    Fraction,
+    NonNegative,
+    Part,
+    PathOrName,
+    PositiveSeconds,
+    Rate,
+    Seconds,
+)
 
 
 class LinearStep(Part):
@@ -51,7 +59,7 @@ class TablesStep(Part):
     """Step time from measured kernels: see ``capplan.replica.kernel_tables``."""
 
     kind: Literal["tables"] = "tables"
-    path: str
+    path: PathOrName
     """Folder of a kernel profile."""
     overhead_s: Seconds = 0.0
     """The host's work for a step, s; hidden behind the kernels where steps are formed ahead."""

@@ -17,6 +17,7 @@ from capplan.scenario.part import (
     Positive,
     PositiveSeconds,
     Seconds,
+    TracePath,
 )
 from capplan.scenario.shapes import ClosedLoop, Replay, Shape
 from capplan.schema import TRACE, names
@@ -148,7 +149,7 @@ the project's examples rest on."""
 class Traffic(Part):
     """The crowd: lengths from ``trace`` (a path, ``sample``, or None = the classes' laws)."""
 
-    trace: str | None = None
+    trace: TracePath | None = None
     format: str = "auto"
     """Format of the trace's file; ``auto`` tells it from the content."""
     columns: dict[str, str] = Field(default_factory=dict)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.scenario.classes import RequestClass
+from capplan.scenario.part import WITHOUT_TRACE
 from capplan.scenario.shapes import ClosedLoop, Replay
 from capplan.scenario.traffic import Modulated
 from capplan.schema import DataError
@@ -88,7 +90,7 @@ def draw(
     frame, changed = with_long_outputs(frame, scenario, key=key)
     last = float(frame["arrival_s"].iloc[-1])
     blocks = laws.PREFIX_BLOCK_TOKENS if base is None else base.prefix_block_tokens
-    origin = (LAWS_NOTE,) if base is None else (*base.notes, *assumed)
+    origin = (LAWS_NOTE,) if base is None else (*base.notes, *assumed, *_without_effect(scenario))
     return from_frame(
         frame,
         source=source,
@@ -109,6 +111,22 @@ def recorded(scenario: Scenario, *, seed: int = 0) -> Trace:
     frame, notes = completed(base.frame, scenario, seed=seed, replication=0)
     kept = [name for name in base.frame if name not in frame]
     return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
+
+
+def _without_effect(scenario: Scenario) -> list[str]:
+    """Return a note that names the stated fields which the rows of a trace take the place of."""
+    traffic = scenario.traffic
+    weighs_classes = bool(traffic.mix) or isinstance(traffic.shape, ClosedLoop)
+    found = [
+        f"classes.{name}"
+        for name, field in RequestClass.model_fields.items()
+        if WITHOUT_TRACE in field.metadata
+        and not (name == "share" and weighs_classes)
+        and any(name in c.model_fields_set for c in scenario.classes)
+    ]
+    if "arrivals" in traffic.model_fields_set and isinstance(traffic.shape, Replay | ClosedLoop):
+        found.append("traffic.arrivals")
+    return [f"Without effect, as the trace states it: {', '.join(found)}."] if found else []
 
 
 def _is_cut(scenario: Scenario, rows: int) -> bool:

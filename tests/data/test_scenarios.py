@@ -4,10 +4,14 @@ import pytest
 
 from capplan.budget import allocate, resolved
 from capplan.bundled import data_path
+from capplan.scenario.classes import Promises
 from capplan.scenario.files import load_scenario, validate, write_scenario
+from capplan.scenario.layers import Weights
+from capplan.scenario.part import Part
 from capplan.scenario.yaml_text import parse_value, read_yaml
 from capplan.traffic.draw import draw
 
+DRILLS = sorted(path.stem for path in data_path("scenarios", "drills").glob("*.yaml"))
 NAMES = sorted(path.stem for path in data_path("scenarios").glob("*.yaml"))
 
 
@@ -184,3 +188,19 @@ def test_pools_of_the_mix_share_hosts_that_hold_them():
     }
     with pytest.raises(ValueError, match=r"media-1\.accelerator_memory_bytes: holds 3e\+10"):
         load_scenario("mixed-modality", values={"hosts.media-1.accelerator_memory_bytes": 3e10})
+
+
+def repeated(part, path=""):
+    """Yield the stated fields of a part that hold their default; promises and weights may."""
+    for name in part.model_fields_set - {"kind", "share"}:
+        value, field = getattr(part, name), type(part).model_fields[name]
+        if value == field.get_default(call_default_factory=True):
+            yield f"{path}{name}"
+        for inner in value if isinstance(value, tuple) else [value]:
+            if isinstance(inner, Part) and not isinstance(inner, Promises | Weights):
+                yield from repeated(inner, f"{path}{name}.")
+
+
+@pytest.mark.parametrize("name", [*NAMES, *(f"drills/{name}" for name in DRILLS)])
+def test_no_bundled_file_repeats_a_default(name):
+    assert sorted(set(repeated(load_scenario(name)))) == []

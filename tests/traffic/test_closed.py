@@ -17,8 +17,8 @@ USERS = {"kind": "closed", "users": 40, "think": EXPONENTIAL, "ramp_s": 60.0}
 
 
 @pytest.fixture(scope="module")
-def chat():
-    return load_scenario("chat-service", values={"traffic.shape": USERS})
+def chat(chat):
+    return with_values(chat, {"traffic.shape": USERS})
 
 
 @pytest.fixture(scope="module")

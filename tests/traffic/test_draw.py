@@ -24,11 +24,6 @@ STEADY = {"traffic.shape": {"kind": "steady", "rate_rps": 6.0}}
 
 
 @pytest.fixture(scope="module")
-def chat():
-    return load_scenario("chat-service")
-
-
-@pytest.fixture(scope="module")
 def laws(chat):
     return with_values(chat, {**STEADY, "traffic.trace": None, "traffic.duration_s": 3000.0})
 
@@ -680,3 +675,20 @@ def test_simulate_and_size_print_what_was_cut(tmp_path, capsys):
         assert "300 of 340 requests" in capsys.readouterr().out
         assert main([*words, "--json"]) == 0
         assert any("300 of 340" in note for note in json.loads(capsys.readouterr().out)["assumed"])
+
+
+def test_stated_fields_that_the_rows_of_a_trace_replace_are_named_once(chat):
+    stated = load_scenario("chat-service")
+    shape = {"kind": "closed", "users": 20, "think": {"kind": "fixed", "seconds": 1.0}}
+    few = {"requests": 50}
+
+    def notes(scenario, **values):
+        return [n for n in draw(with_values(scenario, few | values)).notes if "Without effect" in n]
+
+    assert notes(stated) == []
+    (named,) = notes(chat, **{"traffic.arrivals": {"kind": "gamma", "cv": 2.0}})
+    for field in ("classes.share", "classes.prompt_tokens", "classes.prefix_tokens"):
+        assert field in named
+    assert "traffic.arrivals" in named
+    assert all("classes.share" not in note for note in notes(chat, **{"traffic.shape": shape}))
+    assert notes(chat, **STEADY, **{"traffic.trace": None}) == []

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from capplan.scenario.files import load_scenario, with_values
+from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.traffic.draw import draw
 from capplan.traffic.laws import class_weights
@@ -18,9 +18,8 @@ MIX = [
 
 
 @pytest.fixture(scope="module", params=["sample", None])
-def switching(request):
-    scenario = load_scenario("chat-service")
-    return with_values(scenario, {**STEADY, "traffic.trace": request.param, "traffic.mix": MIX})
+def switching(request, chat):
+    return with_values(chat, {**STEADY, "traffic.trace": request.param, "traffic.mix": MIX})
 
 
 def test_weights_begin_as_shares_and_switch_one_by_one(switching):

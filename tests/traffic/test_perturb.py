@@ -10,11 +10,6 @@ BURSTS = {"kind": "bursts", "peak_fraction": 2.0, "burst_s": 30.0, "every_s": 60
 LONG = {"kind": "long_outputs", "fraction": 0.05, "above_tokens": 5000, "max_tokens": 6000}
 
 
-@pytest.fixture(scope="module")
-def chat():
-    return load_scenario("chat-service")
-
-
 def perturbed(scenario, *perturbations, **values):
     return with_values(scenario, {"traffic.perturbations": list(perturbations), **values})
 
