@@ -108,7 +108,7 @@ def test_burstgpt_with_sessions_has_the_observed_latency(tmp_path):
     trace = read_trace(written(tmp_path / "b.csv", head + rows * 2))
     assert trace.frame["observed_e2e_s"].tolist() == [43.0, 43.0]
     assert trace.frame["arrival_s"].tolist() == [0.0, 0.0]
-    assert any("unknown moment" in note for note in trace.notes)
+    assert any("Nothing arrives in the first 19,440,1" in note for note in trace.notes)
     assert trace.frame["session"].iloc[0] == "s-1"
 
 
@@ -452,3 +452,58 @@ def test_an_unknown_format_and_a_missing_file_are_errors(tmp_path):
         read_trace(tmp_path / "t.csv")
     with pytest.raises(DataError, match="clients"):
         read_trace(tmp_path)
+
+
+def timed(tmp_path, times, *, column="timestamp", name="calls.csv"):
+    lines = [f"{column},prompt_tokens,output_tokens", *(f"{time},100,10" for time in times)]
+    return written(tmp_path / name, "\n".join(lines))
+
+
+def test_a_unit_that_two_readings_fit_is_refused_with_both_named(tmp_path):
+    every_second_in_ms = [1000 * i for i in range(100)]
+    rule = r"a stated unit .*two fit: s \(0.00101/s\) or ms \(1.01/s\)"
+    with pytest.raises(DataError, match=rule):
+        read_trace(timed(tmp_path, every_second_in_ms))
+    found = read_trace(timed(tmp_path, every_second_in_ms), units={"arrival_s": "ms"})
+    assert found.frame["arrival_s"].iloc[-1] == 99.0
+    named = read_trace(timed(tmp_path, every_second_in_ms, column="timestamp_ms"))
+    assert named.frame["arrival_s"].iloc[-1] == 99.0
+
+
+def test_a_mooncake_file_in_seconds_is_not_read_a_thousand_times_too_fast(tmp_path):
+    lines = [
+        json.dumps({"timestamp": i, "input_length": 9, "output_length": 5, "hash_ids": [i]})
+        for i in range(100)
+    ]
+    file = written(tmp_path / "m.jsonl", "\n".join(lines))
+    with pytest.raises(DataError, match=r"two fit: ms \(1.01e\+03/s\) or s \(1.01/s\)"):
+        read_trace(file)
+    assert read_trace(file, units={"arrival_s": "s"}).frame["arrival_s"].iloc[-1] == 99.0
+
+
+def test_the_unit_that_was_taken_is_always_told(tmp_path):
+    notes = read_trace(timed(tmp_path, [0, 0.5, 1.25])).notes
+    assert "Times are s (no unit is stated) from the start." in notes
+
+
+@pytest.mark.parametrize("shift", ["+00:00", ""])
+def test_a_clock_that_turns_back_an_hour_needs_an_offset(tmp_path, shift):
+    minutes = [*range(180), *range(120, 240)]  # 02:00 to 03:00 comes twice
+    times = [f"2025-10-26 {m // 60:02d}:{m % 60:02d}:00{shift}" for m in minutes]
+    file = timed(tmp_path, times)
+    if shift:
+        assert read_trace(file).ledger.changed["out_of_order_sorted"]
+        return
+    with pytest.raises(DataError, match="comes twice is ambiguous, got '2025-10-26 02:59:00, then"):
+        read_trace(file)
+
+
+def test_rows_out_of_order_are_no_clock_that_turns_back(tmp_path):
+    times = [f"2025-10-26 00:{m:02d}:00" for m in (0, 5, 3, 9, 7, 30)]
+    assert len(read_trace(timed(tmp_path, times))) == 6
+
+
+def test_an_idle_stretch_before_the_first_request_is_no_traffic(tmp_path):
+    trace = read_trace(timed(tmp_path, [2000 + 0.5 * i for i in range(200)], column="arrival_s"))
+    assert trace.frame["arrival_s"].iloc[0] == 0.0
+    assert any("Nothing arrives in the first 2,000 s" in note for note in trace.notes)

@@ -210,8 +210,9 @@ class Cleaner:
         times = t.joined([part for part in self._times if len(part.kind)])
         self._times.clear()
         unit = self.layout.units.get("arrival_s")
+        proven = unit is not None and not self.layout.unit_is_assumed
         exact = self.layout.exact_times
-        return t.arrivals(times, unit=unit, exact=exact, where=str(self.path))
+        return t.arrivals(times, unit=unit, proven=proven, exact=exact, where=str(self.path))
 
     def _table(self, seconds: npt.NDArray[np.float64]) -> Any:
         columns: dict[str, Any] = {"arrival_s": seconds}

@@ -271,6 +271,7 @@ MOONCAKE = Layout(
         "prefix_blocks": "hash_ids",
     },
     units={"arrival_s": "ms"},
+    unit_is_assumed=True,
     prefix_block_tokens=512,
 )
 """Source: kvcache-ai/Mooncake (FAST'25), FAST25-release/traces: fields of the published files."""

@@ -26,6 +26,8 @@ class Layout:
         Our column → column of the file; a dotted one reaches into nested objects.
     units
         Our column → ``s``, ``ms``, ``us`` or ``ns``.
+    unit_is_assumed
+        The unit of times is the format's, and files of other tools in that form have another.
     exact_times
         Times are the trace's own seconds: neither shifted nor spread.
     zero_reason
@@ -46,6 +48,7 @@ class Layout:
     format: str
     columns: Mapping[str, str]
     units: Mapping[str, str] = field(default_factory=dict)
+    unit_is_assumed: bool = False
     exact_times: bool = False
     zero_reason: str | None = "zero_tokens"
     prefix_block_tokens: int | None = None

@@ -92,7 +92,8 @@ def read_trace(
     else:
         layout, rows = _published(name, file)
     if units:
-        layout = replace(layout, units={**layout.units, **units})
+        stated = layout.unit_is_assumed and "arrival_s" not in units
+        layout = replace(layout, units={**layout.units, **units}, unit_is_assumed=stated)
     if keep_zero_tokens:
         layout = replace(layout, zero_reason=None)
     cleaner = Cleaner(layout, path)

@@ -4,8 +4,10 @@ Without a stated unit, the magnitude of a number decides: below 10⁸ they are s
 start; 10⁸–10¹¹, –10¹⁴, –10¹⁷ and above are seconds, ms, µs and ns since 1970. Wall times are
 ISO 8601 with up to nine fractional digits, or as web servers log them
 (``10/Oct/2000:13:55:36 -0700``: Apache HTTP Server, "Log Files", section "Common Log Format").
-A time without an offset is UTC; a file with both kinds is an error. Times that a source rounded
-down to a grid are spread inside the step of the grid.
+A time without an offset is UTC; a file with both kinds is an error, and so is a clock without an
+offset that steps back by an hour. A unit that the file does not prove is an error if another one
+fits better: state it. Times that a source rounded down to a grid are spread inside the step of the
+grid.
 """
 
 from __future__ import annotations
@@ -31,6 +33,17 @@ LEAST_STEP_S = 0.1
 NEAR_FRACTION = 0.01
 LEAST_ON_GRID_FRACTION = 0.95
 LEAST_ROWS = 50
+LEAST_SPAN_S = 10.0
+SLOW_GAP_S = 60.0
+"""Doubt of a unit, from :data:`DOUBTED_ROWS` on: a recording shorter than 10 s, or whole numbers
+that are on average a minute apart, while another unit gives a recording of usual length and rate.
+Judgements of the project: neither kind of traffic needs a capacity plan."""
+DOUBTED_ROWS = 20
+IDLE_GAPS = 10.0
+"""Mean gaps from which on the time before the first request is no traffic, if over a minute."""
+TURNED_BACK_S = (1800.0, 7200.0)
+"""Steps back of a local clock at the end of summer time: an hour, half an hour on Lord Howe Island,
+two hours in Antarctica. Source: IANA time zone database, 2025b."""
 _NS = 1_000_000_000
 _ISO = (
     r"^(1[7-9]\d\d|2[01]\d\d|22[0-5]\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -189,7 +202,9 @@ def _cast_some(text: Any, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArr
     return good, ticks
 
 
-def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> ArrivalTimes:
+def arrivals(
+    times: Times, *, unit: str | None, proven: bool = False, exact: bool, where: str
+) -> ArrivalTimes:
     """Return seconds from the start of the trace for rows that all have a time.
 
     Parameters
@@ -198,6 +213,8 @@ def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arri
         Rows of kind ``NUMBER``, ``NAIVE`` or ``AWARE``.
     unit
         Unit of numbers; None: by their magnitude.
+    proven
+        The unit is stated, by an option or the column's name.
     exact
         Keep numbers that count from a start as they are, whatever the first one is.
     where
@@ -214,10 +231,33 @@ def arrivals(times: Times, *, unit: str | None, exact: bool, where: str) -> Arri
         mix = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
         raise DataError("times of one kind", where=where, field="arrival_s", value=mix)
     if counts["numbers"] and times.numbers is not None:
-        return _number_arrivals(times.numbers, unit=unit, exact=exact, where=where)
-    notes = ("Wall times without an offset are read as UTC.",) if counts["without offset"] else ()
+        return _number_arrivals(times.numbers, unit, proven=proven, exact=exact, where=where)
     wall_ns = np.zeros(0, np.int64) if times.wall_ns is None else times.wall_ns
+    notes: tuple[str, ...] = ()
+    if counts["without offset"]:
+        _check_clock(wall_ns, where)
+        notes = ("Wall times without an offset are read as UTC.",)
     return _since_first(wall_ns, _NS, np.ones(len(times.kind), np.bool_), notes)
+
+
+def _check_clock(wall_ns: npt.NDArray[np.int64], where: str) -> None:
+    """Refuse times without an offset that step back as a clock does at the end of summer time.
+
+    Rows out of order step back often, or by other spans.
+    """
+    steps = np.diff(wall_ns)
+    back = np.flatnonzero(steps < 0)
+    low, high = (span * _NS for span in TURNED_BACK_S)
+    # The step is an hour less the gap between the two requests around it.
+    if len(back) == 1 and low - SLOW_GAP_S * _NS <= -steps[back[0]] <= high:
+        before, after = (
+            datetime.fromtimestamp(wall_ns[i] / _NS, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            for i in (back[0], back[0] + 1)
+        )
+        rule = (
+            "times with an offset, or in UTC: an hour of local time that comes twice is ambiguous"
+        )
+        raise DataError(rule, where=where, field="arrival_s", value=f"{before}, then {after}")
 
 
 def _since_first(
@@ -236,7 +276,7 @@ def _since_first(
 
 
 def _number_arrivals(
-    values: npt.NDArray[Any], *, unit: str | None, exact: bool, where: str
+    values: npt.NDArray[Any], unit: str | None, *, proven: bool, exact: bool, where: str
 ) -> ArrivalTimes:
     scale = UNITS_PER_S[unit] if unit else 1
     bands = np.digitize(values / scale, EPOCH_LIMITS)
@@ -244,7 +284,9 @@ def _number_arrivals(
         bands = np.minimum(bands, 1)
     band, good = _one_band(bands, where)
     if band == 0:
-        return _relative(values, scale, good, exact=exact)
+        if not (proven or exact):
+            _check_unit(values[good], unit, where)
+        return _relative(values, scale, good, unit=unit, exact=exact)
     found = unit or tuple(UNITS_PER_S)[band - 1]
     per_s = UNITS_PER_S[found]
     note = f"Times are {found} since 1970{'' if unit else '; their magnitude shows the unit'}."
@@ -262,15 +304,43 @@ def _one_band(bands: npt.NDArray[np.intp], where: str) -> tuple[int, npt.NDArray
     return band, bands == band
 
 
+def _check_unit(values: npt.NDArray[Any], unit: str | None, where: str) -> None:
+    """Refuse a unit that the file does not state if another one fits better; name both."""
+    if len(values) < DOUBTED_ROWS:
+        return
+    span = float(values.max()) - float(values.min())
+    other: str | None = None
+    if unit == "ms" and span / 1e3 < LEAST_SPAN_S <= span:
+        other = "s"
+    elif unit is None and span / len(values) >= SLOW_GAP_S and span / 1e3 >= LEAST_SPAN_S:
+        other = "ms" if (np.mod(values, 1) == 0).all() else None
+    if other is None:
+        return
+    taken = unit or "s"
+    rates = {u: len(values) * UNITS_PER_S[u] / span for u in (taken, other)}
+    fits = " or ".join(f"{u} ({rate:.3g}/s)" for u, rate in rates.items())
+    rule = f"a stated unit (traffic.units, --unit arrival_s=…), since two fit: {fits}"
+    raise DataError(rule, where=where, field="arrival_s", value=f"numbers over {span:,.6g}")
+
+
 def _relative(
-    values: npt.NDArray[Any], per_s: int, good: npt.NDArray[np.bool_], *, exact: bool
+    values: npt.NDArray[Any],
+    per_s: int,
+    good: npt.NDArray[np.bool_],
+    *,
+    unit: str | None,
+    exact: bool,
 ) -> ArrivalTimes:
+    """Return seconds from the start; an idle stretch before the first request is no traffic."""
     seconds = values / per_s
     first, last = float(seconds[good].min()), float(seconds[good].max())
-    if exact or first <= max(last - first, 3600.0):
-        return ArrivalTimes(seconds=seconds, good=good, start=None)
-    note = f"Times count from an unknown moment; the first, {first:.3f} s, is the start."
-    return ArrivalTimes(seconds=seconds - first, good=good, start=None, notes=(note,))
+    stated = unit or "s (no unit is stated)"
+    notes = () if exact else (f"Times are {stated} from the start.",)
+    idle_s = max(IDLE_GAPS * (last - first) / max(len(values) - 1, 1), SLOW_GAP_S)
+    if first <= idle_s:
+        return ArrivalTimes(seconds=seconds, good=good, start=None, notes=notes)
+    shift = f"Nothing arrives in the first {first:,.0f} s: the first request is the start."
+    return ArrivalTimes(seconds=seconds - first, good=good, start=None, notes=(*notes, shift))
 
 
 def grid_step_s(arrival_s: npt.NDArray[np.float64]) -> float | None:
