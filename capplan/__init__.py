@@ -34,6 +34,7 @@ _HOME = {
     "sweep": "capplan.grid",
     "promise_table": "capplan.slo",
     "run_stages": "capplan.stages",
+    "LoadRamp": "capplan.stages",
     "limit_table": "capplan.stages",
     "size": "capplan.sizing",
 }

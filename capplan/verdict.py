@@ -132,10 +132,13 @@ def _numbers(reason: Reason) -> str:
     return f"{reason.field}: {value}, limit {limit}"
 
 
-def reason_table(reasons: Iterable[Reason]) -> pd.DataFrame:
-    """Return the reasons that are not a pass, or all if all pass: what was found, what to do."""
+def reason_table(reasons: Iterable[Reason], *, passed: bool = False) -> pd.DataFrame:
+    """Return what each rule found and what to do: the reasons that are not a pass.
+
+    All of them if ``passed``, or if all pass.
+    """
     every = tuple(reasons)
-    kept = [r for r in every if r.outcome != "pass"] or every
+    kept = [r for r in every if passed or r.outcome != "pass"] or every
     rows = [
         (
             r.outcome,

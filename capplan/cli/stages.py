@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_json, print_table, print_verdict
+from capplan.cli.output import print_frame, print_json, print_stored
 from capplan.cli.parsing import (
     add_backend,
     add_check,
@@ -60,16 +59,24 @@ def _run(args: argparse.Namespace) -> int:
 
     from capplan.encoding import plain
     from capplan.stages import run_stages
+    from capplan.verdict import reason_table
 
     _check_out(Path(args.out))
     found = run_stages(scenario, seed=args.seed, try_next=args.try_next, jobs=args.jobs)
     found.write(args.out)
-    document = plain(found.to_json())
     if args.json:
-        print_json(document)
+        print_json(plain(found.to_json()))
     else:
-        _print(document, args.out)
-    return exits.checked(document["verdict"]["outcome"], check=args.check)
+        sys.stdout.write(f"{found.as_text()}\n{found.load_summary()}\n\n")
+        for frame in (found.acceptable_table(), found.action_table(), found.check_table()):
+            print_frame(frame)
+        if found.candidate is not None:
+            limit = found.candidate.limit
+            sys.stdout.write(f"next change: {limit.field} = {limit.candidate}\n")
+            print_frame(reason_table(found.candidate.reasons))
+        sys.stdout.write(f"verdict: {found.verdict.as_text()}")
+        print_stored(args.out)
+    return exits.checked(found.verdict.outcome, check=args.check)
 
 
 def _check_out(out: Path) -> None:
@@ -83,92 +90,3 @@ def _check_out(out: Path) -> None:
         raise DataError("a folder, or a name for a new one", where=out, value="a file")
     if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).exists():
         raise DataError("an empty or new folder for the run", where=out, value="other files")
-
-
-def _print(document: Mapping[str, Any], out: str) -> None:
-    rows = [
-        (
-            s["name"],
-            s["load_rps"],
-            s["goodput_rps"],
-            "yes" if s["counts"] else "no",
-            ", ".join(f"{b['request_class']} {b['promise']}" for b in s["breaks"][:1]),
-            s["note"],
-        )
-        for s in document["stages"]
-    ]
-    print_table(rows, ["stage", "load (1/s)", "goodput (1/s)", "counts", "breaks first", "note"])
-    sys.stdout.write(f"\n{_degradation(document)}\n{_knee(document)}\n")
-    if document["client_limit_rps"] is not None:
-        load = document["client_limit_rps"]
-        sys.stdout.write(f"the client's own limit: it could not send {load:.4g}/s\n")
-    sys.stdout.write("\n")
-    loads = [
-        (name, entry["to_rps"], *entry["interval"])
-        for name, entry in document["acceptable_load"].items()
-    ]
-    print_table(loads, ["class", "acceptable load (1/s)", "kept up to", "surely broken from"])
-    if document["replications"] is not None:
-        _print_replications(document["replications"])
-    sys.stdout.write("\n")
-    acted = [
-        (p["boundary"], p["action"], "yes" if p["acted"] else "no", p["requests"])
-        for p in document["protective_actions"]
-    ]
-    print_table(acted, ["boundary", "protective action", "acted", "requests"])
-    _print_recovery(document["recovery"])
-    _print_next(document["next"])
-    print_verdict(document["verdict"])
-    sys.stdout.write(f"\nstored in {out}\n")
-
-
-def _print_replications(found: Mapping[str, Any]) -> None:
-    loads = {"first degradation": found["first_degradation"]}
-    loads |= {f"knee of {pool}": entry for pool, entry in found["knees"].items()}
-    loads |= {f"acceptable to {name}": entry for name, entry in found["acceptable_load"].items()}
-    rows = [
-        (name, entry["mean_rps"], *entry["interval"], f"{entry['found']} of {found['count']}")
-        for name, entry in loads.items()
-    ]
-    sys.stdout.write("\n")
-    print_table(rows, ["over replications", "mean (1/s)", "from", "to", "found in"])
-
-
-def _degradation(document: Mapping[str, Any]) -> str:
-    point = document["first_degradation"]
-    if point is None and not document["acceptable_load"]:
-        return "first degradation: unknown, no ramp was run"
-    if point is None:
-        return "first degradation: none of the loads breaks a promise"
-    limit = point["limit"]
-    return (
-        f"first degradation: {point['request_class']} {point['promise']} at "
-        f"{point['load_rps']:.4g}/s in {point['layer']} (run {point['run_id']}); it is controlled "
-        f"by {limit['field']}, now {limit['value']}"
-    )
-
-
-def _knee(document: Mapping[str, Any]) -> str:
-    knee = document["knee"]
-    if knee is None and not document["acceptable_load"]:
-        return "knee: unknown, no ramp was run"
-    if knee is None or knee["load_rps"] is None:
-        return f"knee: none{'' if knee is None else ', ' + knee['reason']}"
-    low, high = knee["interval"]
-    return f"knee: {knee['load_rps']:.4g}/s [{low:.4g}, {high:.4g}]"
-
-
-def _print_recovery(recovery: Mapping[str, Any] | None) -> None:
-    if recovery is None:
-        return
-    sys.stdout.write("\n")
-    rows = [(c["outcome"], c["step"], c["next_action"]) for c in recovery["checks"]]
-    print_table(rows, ["", "re-check after the overload", "next action"])
-
-
-def _print_next(candidate: Mapping[str, Any] | None) -> None:
-    if candidate is None:
-        return
-    change = candidate["change"]
-    sys.stdout.write(f"\nnext change: {change['field']} = {change['candidate']}\n")
-    print_verdict(candidate["verdict"])

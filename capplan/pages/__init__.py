@@ -6,20 +6,18 @@ Everything here returns values; only :meth:`Page.leave` writes, through :mod:`ca
 from capplan.display import table
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.pages import (
-    acceptance,
     fidelity,
     goals,
-    ramp,
     recomputed,
 )
 from capplan.pages.conclusion import conclude
 from capplan.pages.frontend import has_reader
 from capplan.pages.page import Page, open_page
-from capplan.pages.showing import drawn, show
+from capplan.pages.showing import acting_charts, drawn, show
 
 __all__ = [
     "Page",
-    "acceptance",
+    "acting_charts",
     "conclude",
     "counted",
     "drawn",
@@ -30,7 +28,6 @@ __all__ = [
     "in_layer",
     "listed",
     "open_page",
-    "ramp",
     "recomputed",
     "rule_words",
     "show",

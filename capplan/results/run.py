@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 
 from capplan.display import Displayed
 from capplan.formatting import counted, format_value, in_layer, listed
+from capplan.results.breakers import open_spans, rule_at
+from capplan.results.conservation import conservation_table
 from capplan.results.headline import headline
+from capplan.results.replica_lifecycle import lead_times
 from capplan.results.segments import mean_segments
+from capplan.results.waits import SERIES, queue_waits
 from capplan.scenario import Scenario
 from capplan.schema import REQUESTS, TIMELINE, names, require_columns
+
+MOST_MOMENTS = 600
+"""Requests of a run that a chart of single requests shows."""
 
 
 class DrawnTrace(Protocol):
@@ -92,6 +100,70 @@ class RunResult(Displayed):
         """Return the mean time of successes in each layer: request_class, layer, mean_s."""
         return mean_segments(self.judged)
 
+    def conservation(self) -> pd.DataFrame:
+        """Return what happened to all attempts by class and layer; layers without waits left out.
+
+        A layer stands there if an attempt waited or ended in it.
+        """
+        table = conservation_table(self, by=("request_class",))
+        ends = ["timed_out", "rejected", "cancelled", "failed", "in_flight"]
+        some = (table[ends].sum(axis=1) > 0) | (table["wait_total_s"] > 0)
+        columns = ["request_class", "layer", "entered", "left", *ends]
+        kept = table.loc[some, [*columns, "wait_mean_s", "wasted_accelerator_s"]]
+        return kept.rename(columns={"in_flight": "still there"}).reset_index(drop=True)
+
+    def breaker_spans(self) -> pd.DataFrame:
+        """Return when each breaker rule was open: rule, start_s, end_s (equal if it never was)."""
+        rows = [
+            (rule_at(rule, pool), *span)
+            for (rule, pool), spans in open_spans(self).items()
+            for span in spans or [(0.0, 0.0)]
+        ]
+        return pd.DataFrame(rows, columns=["rule", "start_s", "end_s"])
+
+    def elastic_timeline(self) -> pd.DataFrame:
+        """Return the rows of the timeline about pools that scale."""
+        names = [pool.name for pool in self.scenario.pools if pool.is_elastic]
+        return self.timeline[self.timeline["replica"].isin(names)]
+
+    def acted(self) -> str:
+        """Return what acted by itself, in sentences: breakers, degraded answers, autoscalers."""
+        parts, figures = [], headline(self)
+        if self.scenario.breakers:
+            opened = sorted({rule for (rule, _), spans in open_spans(self).items() if spans})
+            of = counted(len(self.scenario.breakers), "breaker")
+            parts.append(f"{len(opened)} of {of} opened ({listed(opened)}).")
+        if self.scenario.breakers or figures["degraded"]:
+            parts.append(f"{counted(figures['degraded'], 'answer')} were degraded.")
+        if any(pool.is_elastic for pool in self.scenario.pools):
+            parts.append(f"{counted(len(lead_times(self)), 'replica')} became ready on request.")
+        nothing = "No breaker is set and no pool scales, so only the limits of the queues act."
+        return " ".join(parts) or nothing
+
+    def moments(self, marked: Collection[str] = ()) -> pd.DataFrame:
+        """Return when first attempts entered, were queued and were served, ``marked`` ones first.
+
+        At most ``MOST_MOMENTS`` rows: marked and failed requests, then evenly spaced others.
+        Columns: those of ``charts.same_requests``.
+        """
+        log = self.requests[self.requests["attempt"] == 1]
+        log = _some(log.assign(marked=log["request_id"].isin(list(marked))))
+        waits = queue_waits(log, end_s=self.duration_s)[list(SERIES)]
+        end = log["decode_end_s"].fillna(log["finish_s"]).fillna(self.duration_s)
+        return pd.DataFrame(
+            {
+                "request_id": log["request_id"].astype(str),
+                "outcome": log["outcome"].astype(str),
+                "marked": log["marked"],
+                "entry_s": log["intended_start_s"],
+                "queued_s": log["service_queue_in_s"],
+                "served_s": log["batch_in_s"],
+                "prompt_tokens": log["prompt_tokens"].astype(np.float64),
+                "wait_s": waits.sum(axis=1, min_count=1),
+                "work_s": end - log["batch_in_s"],
+            }
+        ).reset_index(drop=True)
+
     def chart(self) -> Any:
         """Return the chart of the time by layer."""
         from capplan import charts
@@ -132,3 +204,12 @@ def _waste(figures: Mapping[str, Any]) -> str:
         f"{format_value(twice['requests_fraction'], '_fraction')} of the requests waited in two "
         f"queues or more{where}."
     )
+
+
+def _some(log: pd.DataFrame) -> pd.DataFrame:
+    first = log[log["marked"] | (log["outcome"] != "succeeded")].iloc[:MOST_MOMENTS]
+    rest = log.drop(first.index)
+    room = MOST_MOMENTS - len(first)
+    if len(rest) > room:
+        rest = rest.iloc[np.linspace(0, len(rest) - 1, room).astype(int)] if room else rest[:0]
+    return pd.concat([first, rest]).sort_values("intended_start_s")

@@ -1,39 +1,33 @@
-"""The acceptance: its stages run in order, what they find, and the verdict."""
+"""The acceptance: its stages, what they found, and the verdict."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from capplan.budget import resolved
+from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
+from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.results.conservation import KEYS
-from capplan.slo import scope_of
-from capplan.stages import stage_kinds
-from capplan.stages.degradation import degradation_of
 from capplan.stages.metrics import levels, trends_of
-from capplan.stages.next_change import Candidate, run_next
-from capplan.stages.protection import protections
-from capplan.stages.ramp import Replications, further, knees_of, raise_load, replication_of
-from capplan.stages.recovery import recovery_of
-from capplan.stages.rules import Findings, not_applicable, rules, unowned_queues
-from capplan.stages.run_load import loads_of
-from capplan.traffic.draw import draw
-from capplan.verdict import PRECEDENCE, Verdict
+from capplan.stages.rules import Findings, not_applicable
+from capplan.verdict import Verdict, reason_table
 
 if TYPE_CHECKING:
-    from capplan.scenario import Scenario
     from capplan.stages.degradation import Knee
+    from capplan.stages.next_change import Candidate
     from capplan.stages.protection import ProtectiveAction
     from capplan.stages.stage import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Acceptance(Findings):
+class Acceptance(Findings, Displayed):
     """What the stages of a scenario found, the verdict on it, and what was tried next."""
 
     seed: int
@@ -109,6 +103,145 @@ class Acceptance(Findings):
         soak = self.stage("soak")
         return [] if soak is None else [trend.to_json() for trend in trends_of(soak)]
 
+    def summary(self) -> str:
+        """Return where it first degrades, where the knee is, and whether it comes back."""
+        parts = [self.degradation_summary(), self.knee_summary(), self.recovery_summary()]
+        limit = math.nan if self.ramp is None else self.ramp.client_limit_rps
+        if not math.isnan(limit):
+            parts.append(f"The client itself could not send {format_value(limit, '_rps')}.")
+        return " ".join(parts)
+
+    def degradation_summary(self) -> str:
+        """Return where it first degrades, in a sentence."""
+        point = self.first_degradation
+        if self.ramp is None:
+            return "No ramp was run, so at which load a promise first breaks is unknown."
+        if point is None:
+            top = max((s.load_rps for s in self.ramp.steps), default=math.nan)
+            return f"No promise is broken up to {format_value(top, '_rps')}."
+        sure = f"beyond doubt from {format_value(point.high_rps, '_rps')}"
+        if math.isinf(point.high_rps):
+            sure = "at no load beyond doubt"
+        return (
+            f"The first promise to break is **{point.request_class}: "
+            f"{rule_words(point.promise)}**, at {format_value(point.load_rps, '_rps')} "
+            f"(surely kept up to {format_value(point.low_rps, '_rps')}, broken {sure}). "
+            f"Most of its requests lose their time **{in_layer(point.layer)}**. "
+            f"`{point.limit.field}` controls that limit: {point.limit.why}."
+        )
+
+    def knee_summary(self) -> str:
+        """Return where the knee is, in a sentence."""
+        knee = self.knee
+        if self.ramp is None:
+            return "No ramp was run, so the load at the knee is unknown."
+        if knee is None or math.isnan(knee.load_rps):
+            return "The curve has no knee in the range of the ramp."
+        low, high = format_value(knee.low_rps, "_rps"), format_value(knee.high_rps, "_rps")
+        return (
+            f"The knee of {knee.pool} lies at {format_value(knee.load_rps, '_rps')}, between {low} "
+            f"and {high} (Kneedle on mean E2E)."
+        )
+
+    def recovery_summary(self) -> str:
+        """Return whether it comes back after the overload, in a sentence."""
+        back, stage = self.recovery, self.stage("fall_back")
+        if back is None or stage is None:
+            return "No fall-back was run."
+        late = format_value(back.error_rate_back_s, "_s")
+        word = "It comes back" if back.converged else "**It does not come back**"
+        return (
+            f"{word} from {format_value(stage.highest_rps, '_rps')} to "
+            f"{format_value(stage.load_rps, '_rps')}: the queues were empty after "
+            f"{format_value(back.queues_empty_s, '_s')}, the error rate was back "
+            f"{f'after {late}' if back.error_rate_back_s else 'at once'}."
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per stage: loads and flows, whether it counts, what breaks first."""
+        frame = self.frame()
+        broken = [
+            f"{s.breaks[0].request_class}: {rule_words(s.breaks[0].promise)}"
+            if s.breaks
+            else _growing(s)
+            for s in self.stages
+        ]
+        return pd.DataFrame(
+            {
+                "stage": frame["stage"],
+                "load_rps": frame["load_rps"],
+                "goodput_rps": frame["goodput_rps"],
+                "timed out_fraction": frame["timed_out_fraction"],
+                "refused_fraction": frame["rejected_fraction"],
+                "counts": np.where(frame["counts"], "yes", "no"),
+                "first broken": broken,
+                "note": frame["note"],
+            }
+        )
+
+    def acceptable_table(self) -> pd.DataFrame:
+        """Return the acceptable load of each class, with the interval of its limit."""
+        rows = []
+        for name, entry in self.acceptable().items():
+            row = {
+                "class": name,
+                "kept up to_rps": entry["to_rps"],
+                "surely broken from_rps": entry["interval"][1],
+                "own requests at that load_rps": entry["class_rps"],
+            }
+            if self.replications is not None:
+                low, high = entry["replications"]["interval"]
+                row |= {"over ramps from_rps": low, "over ramps to_rps": high}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def load_summary(self) -> str:
+        """Return the planned peak, and over how many ramps the loads were found."""
+        peak = f"The planned peak is {format_value(self.loads.peak_rps, '_rps')}."
+        if self.replications is None:
+            return f"{peak} One ramp was run: how far the loads depend on its requests is unknown."
+        spread, count = self.replications.first_degradation, len(self.replications.each)
+        low, high = (format_value(end, "_rps") for end in spread["interval"])
+        return (
+            f"{peak} Over {counted(count, 'ramp')} of other requests a promise first broke at "
+            f"{format_value(spread['mean_rps'], '_rps')} on average, between {low} and {high} "
+            f"(found in {spread['found']} of {count})."
+        )
+
+    def action_table(self) -> pd.DataFrame:
+        """Return the limits that ended, degraded or dropped attempts, and those not set."""
+        rows = [
+            (p.boundary.field, p.boundary.owner or "no owner", p.boundary.action, p.count,
+             p.first_at_rps)
+            for p in self.protections
+            if p.acted or not p.boundary.is_set
+        ]  # fmt: skip
+        heads = ["boundary", "owner", "protective action", "attempts", "first at_rps"]
+        return pd.DataFrame(rows, columns=heads)
+
+    def check_table(self) -> pd.DataFrame:
+        """Return the re-check steps after the overload with their results."""
+        reasons = self.recovery.reasons if self.recovery else ()
+        rows = [(r.outcome, r.evidence, r.next_action) for r in reasons]
+        return pd.DataFrame(rows, columns=["result", "re-check", "next action"])
+
+    def rule_table(self) -> pd.DataFrame:
+        """Return every rule of the verdict, the worst first, and the rules that do not apply."""
+        rules = reason_table(self.verdict.reasons, passed=True)
+        silent = [
+            {"outcome": "does not apply", "rule": rule_words(rule), "evidence": why}
+            for rule, why in not_applicable(self).items()
+        ]
+        return pd.concat([rules, pd.DataFrame(silent, columns=rules.columns)]).fillna("")
+
+    def chart(self) -> Any:
+        """Return the chart of throughput and goodput by load; None if no ramp was run."""
+        from capplan import charts
+
+        if self.ramp is None:
+            return None
+        return charts.flows_by_load(self.ramp.flows(), marked=self.ramp.kept_rps)
+
     def frame(self) -> pd.DataFrame:
         """Return one row per stage: loads, flows, whether it counts, what breaks first."""
         rows = []
@@ -161,91 +294,12 @@ class Acceptance(Findings):
         return record
 
 
+def _growing(stage: Stage) -> str:
+    """Return the classes whose backlog grows without end in a stage that breaks no promise yet."""
+    names = [c.name for c in stage.scenario.classes if stage.grows(c.name)]
+    return f"{listed(names)}: the backlog grows" if names else ""
+
+
 def folder_name(stage: Stage) -> str:
     """Return the name of a stage's run folder: what it is, then its run id."""
     return f"{stage.name.replace(' ', '-')}-{stage.run_id}"
-
-
-def verdict_of(findings: Findings) -> Verdict:
-    """Return the verdict of all rules, the worst first, in the scope of every stage's run."""
-    reasons = sorted(rules(findings), key=lambda r: PRECEDENCE.index(r.outcome))
-    stages = findings.judged
-    scope = scope_of([s.run for s in stages], [s.table for s in stages])
-    return Verdict(reasons=tuple(reasons), scope=scope)
-
-
-def run_stages(
-    scenario: Scenario, *, seed: int = 0, try_next: bool = False, jobs: int = 1
-) -> Acceptance:
-    """Return the acceptance of a scenario: its baseline, ramp, bursts, fall-back and failure.
-
-    ``scenario.stages`` plans the stages and their loads. With two queues without an owner it ends
-    after the baseline. ``try_next`` runs the one change that the first degradation names.
-
-    Parameters
-    ----------
-    scenario
-        The service; every stage serves requests of its traffic, at another load.
-    seed
-        Names the random numbers: each stage draws the same requests in the same order.
-    try_next
-        Whether to run the change of the crossed limit as a candidate.
-    jobs
-        Processes that the plan's further replications of the ramp run in; the result does not
-        depend on it.
-
-    Raises
-    ------
-    DataError
-        For a scenario that cannot be drawn or run.
-    """
-    scenario = resolved(scenario)
-    loads = loads_of(scenario, seed=seed)
-    plan = scenario.stages.run
-    found = Findings(scenario=scenario, loads=loads)
-    if "baseline" in plan:
-        found = replace(found, baseline=stage_kinds.baseline(scenario, loads, seed=seed))
-    if unowned_queues(scenario).outcome != "blocked":
-        found = _loaded(found, seed, jobs)
-    candidate = None
-    if try_next and found.first_degradation is not None:
-        candidate = run_next(scenario, found.first_degradation, seed=seed)
-    return Acceptance(
-        **{part.name: getattr(found, part.name) for part in fields(found)},
-        seed=seed,
-        trace=TraceIdentity.of(draw(scenario, seed=seed)),
-        protections=protections(scenario, found.judged),
-        verdict=verdict_of(found),
-        candidate=candidate,
-        asked_next=try_next,
-    )
-
-
-def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
-    """Return the findings with every stage that the plan asks for beyond the baseline."""
-    scenario, loads, plan = found.scenario, found.loads, found.scenario.stages.run
-    if "ramp" in plan:
-        ramp = raise_load(scenario, start_rps=loads.start_rps, seed=seed)
-        point = degradation_of(ramp.steps, found.baseline, counted=True)
-        knees = knees_of(scenario, ramp, seed=seed)
-        found = replace(found, ramp=ramp, first_degradation=point, knees=knees)
-        found = replace(found, replications=_replicated(found, seed, jobs))
-    run: dict[str, Stage] = {s.kind: s for s in stage_kinds.selected(scenario, loads, seed=seed)}
-    if "fall_back" in plan:
-        stage = stage_kinds.fall_back(scenario, loads, found.ramp, seed=seed)
-        run["fall_back"] = stage
-        found = replace(found, recovery=recovery_of(stage, found.baseline))
-    if "failure" in plan:
-        run["failure"], run["retest"] = stage_kinds.failure(scenario, loads, seed=seed)
-    return replace(found, others=run)
-
-
-def _replicated(found: Findings, seed: int, jobs: int) -> Replications | None:
-    """Return what all replications of the ramp found; None where the plan has only this one."""
-    scenario, ramp = found.scenario, found.ramp
-    if ramp is None or scenario.stages.replications < 2:  # noqa: PLR2004
-        return None
-    first = replication_of(scenario, ramp, found.knees, found.first_degradation)
-    start = found.loads.start_rps
-    others = further(scenario, found.baseline, start_rps=start, seed=seed, jobs=jobs)
-    return Replications(each=(first, *others))

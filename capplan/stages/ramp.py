@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from capplan.stages.degradation import degradation_of, knee_of
 from capplan.stages.run_load import step
 from capplan.stages.stage import Stage, interval_of
-from capplan.statistics import replication_mean
+from capplan.statistics import batch_means, quantile_interval, replication_mean
 from capplan.traffic.streams import stream
 
 if TYPE_CHECKING:
@@ -97,6 +98,49 @@ class LoadRamp:
         kept = max((s.load_rps for s in counted if s.load_rps < limit), default=math.nan)
         low, high = interval_of(counted, request_class)
         return Found(load_rps=kept, low_rps=low, high_rps=high)
+
+    def flows(self) -> pd.DataFrame:
+        """Return throughput and goodput by load: load_rps, figure, flow_rps, low, high.
+
+        The interval is that of the batch means.
+        """
+        rows = []
+        for one in self.steps:
+            succeeded = (one.table["outcome"] == "succeeded").to_numpy(np.float64)
+            shares = {"throughput": succeeded, "goodput": one.table["good"].to_numpy(np.float64)}
+            for figure, share in shares.items():
+                found, load = batch_means(share), one.load_rps
+                low, high = max(load * found.low, 0.0), min(load * found.high, load)
+                known = math.isfinite(found.low) and math.isfinite(found.high)
+                ends = (low, high) if known else (math.nan, math.nan)
+                rows.append((load, figure, load * found.value, *ends))
+        return pd.DataFrame(rows, columns=["load_rps", "figure", "flow_rps", "low", "high"])
+
+    def latencies(self, name: str) -> pd.DataFrame:
+        """Return a latency at each class's promised quantile by load, failures +inf.
+
+        ``name`` is ``ttft`` (of streamed answers only: any other has its first token with its
+        last) or ``e2e``. Columns: load_rps, request_class, latency_s, low, high.
+        """
+        rows = []
+        for one in self.steps:
+            for c in one.scenario.classes:
+                own = one.of([c.name])
+                own = own[own["streaming"].astype(bool)] if name == "ttft" else own
+                if own.empty:
+                    continue
+                found = quantile_interval(own[f"{name}_censored_s"], c.promises.quantile)
+                ends = [v if np.isfinite(v) else np.nan for v in (found.low, found.high)]
+                rows.append((one.load_rps, c.name, found.value, *ends))
+        return pd.DataFrame(rows, columns=["load_rps", "request_class", "latency_s", "low", "high"])
+
+    def outcomes(self) -> pd.DataFrame:
+        """Return the share of each outcome by load: load_rps, outcome, share_fraction."""
+        rows = []
+        for one in self.steps:
+            shares = one.table["outcome"].value_counts(normalize=True)
+            rows += [(one.load_rps, str(name), float(share)) for name, share in shares.items()]
+        return pd.DataFrame(rows, columns=["load_rps", "outcome", "share_fraction"])
 
 
 def raise_load(

@@ -60,6 +60,11 @@ class Stage:
         return self.load_rps if math.isnan(self.top_rps) else self.top_rps
 
     @property
+    def whole(self) -> RunResult:
+        """Return the whole run, judged from its start on."""
+        return with_warmup(self.run, 0.0)
+
+    @property
     def scenario(self) -> Scenario:
         """Return the scenario that ran."""
         return self.run.scenario

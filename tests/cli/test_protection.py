@@ -62,5 +62,5 @@ def test_stages_without_a_ramp_say_that_the_first_degradation_is_unknown(capsys,
     short = ["--set", "stages.soak_s=30", "--set", "traffic.duration_s=30"]
     assert main(["stages", "drills/tenant-quota", "--out", str(tmp_path / "run"), *short]) == 0
     told = capsys.readouterr().out
-    assert "first degradation: unknown, no ramp was run" in told
-    assert "knee: unknown, no ramp was run" in told
+    assert "at which load a promise first breaks is unknown" in told
+    assert "the load at the knee is unknown" in told

@@ -26,9 +26,11 @@ def test_a_page_takes_any_bundled_scenario(stem, scenario, run):
     assert page.figures
 
 
-@pytest.mark.parametrize("stem", ["00_tour", "05_failure_margin"])
-def test_a_page_stands_a_service_that_does_not_stream(stem, run):
-    assert run(stem, scenario="embedding-batch", requests=300).told
+@pytest.mark.parametrize(
+    ("stem", "small"), [("00_tour", {"steps": 1}), ("05_failure_margin", {"requests": 300})]
+)
+def test_a_page_stands_a_service_that_does_not_stream(stem, small, run):
+    assert run(stem, scenario="embedding-batch", **small).told
 
 
 def test_a_page_stands_a_trace_of_one_request(run, tmp_path):

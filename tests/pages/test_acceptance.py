@@ -1,12 +1,12 @@
-"""What the page on stages says of the overload: who acted, what was wasted, how sure loads are."""
+"""What an acceptance and its runs show: what acted, what was wasted, how sure the loads are."""
 
 from dataclasses import replace
 
 import pytest
 
-from capplan.pages import acceptance
+from capplan.pages import acting_charts
 from capplan.scenario.files import validate
-from capplan.stages import run_stages
+from capplan.stages import LoadRamp, run_stages
 
 POOL = {
     "name": "llm",
@@ -62,53 +62,89 @@ def _acting():
     return accepted(pool={"autoscaler": SCALER}, breakers=[BREAKER])
 
 
-def test_where_nothing_is_set_nothing_acts(plain):
-    [said] = acceptance.acting_parts(plain.stage("fall_back"))
-    assert said.startswith("No breaker is set and no pool scales")
+def test_without_breakers_and_autoscalers_nothing_is_drawn(plain):
+    run = plain.stage("fall_back").whole
+    assert acting_charts(run) == []
+    assert run.breaker_spans().empty
+    assert run.elastic_timeline().empty
+    assert run.acted().startswith("No breaker is set and no pool scales")
 
 
-def test_breakers_degraded_answers_and_replicas_are_drawn_and_told(acting):
-    *drawn, said = acceptance.acting_parts(acting.stage("fall_back"))
-    titles = [chart.to_dict() for chart in drawn]
-    assert len(titles) == 3
-    assert "1 of 1 breaker opened (brief)." in said
-    assert "of the answers were degraded" in said
-    assert "ready after somebody asked for more" in said
+def test_breakers_degraded_answers_and_replicas_are_drawn_and_counted(acting):
+    run = acting.stage("fall_back").whole
+    assert len([chart.to_dict() for chart in acting_charts(run)]) == 3
+    assert "1 of 1 breaker opened (brief)." in run.acted()
+    assert "answers were degraded" in run.acted()
+    assert "became ready on request" in run.acted()
 
 
 def test_spans_of_a_rule_that_never_opened_are_empty_but_there(acting):
-    stage = acting.stage("fall_back")
-    spans = acceptance.breaker_spans(stage.run)
+    run = acting.stage("fall_back").run
+    spans = run.breaker_spans()
     assert (spans["end_s"] > spans["start_s"]).all()
-    rows = stage.run.timeline
+    rows = run.timeline
     shut = rows.assign(value=rows["value"].where(rows["metric"] != "breaker_open", 0.0))
-    quiet = acceptance.breaker_spans(replace(stage.run, timeline=shut))
+    quiet = replace(run, timeline=shut).breaker_spans()
     assert quiet.to_numpy().tolist() == [["brief@llm", 0.0, 0.0]]
 
 
-def test_the_books_of_an_overload_tell_the_waste(plain):
-    stage = plain.stage("fall_back")
-    table = acceptance.books_table(stage)
-    ends = table[["timed_out", "rejected"]].sum().sum()
-    assert ends > 0
+def test_the_attempts_of_an_overload_and_their_waste_are_counted_by_layer(plain):
+    run = plain.stage("fall_back").whole
+    table = run.conservation()
+    assert table[["timed_out", "rejected"]].sum().sum() > 0
     assert set(table["layer"]) <= {"service_queue", "scheduler_queue", "decode", "gateway"}
-    said = acceptance.waste_said(stage)
-    assert "of the accelerators' busy time went to attempts that did not succeed" in said
-    assert "of the requests waited in two queues or more, on average" in said
+    assert "waited in two queues or more, on average" in run.summary()
+
+
+def test_moments_keep_marked_and_failed_requests(plain):
+    run = plain.stage("fall_back").run
+    wanted = run.requests["request_id"].iloc[[0, 5]].tolist()
+    moments = run.moments(wanted)
+    assert set(moments.loc[moments["marked"], "request_id"]) == set(wanted)
+    assert len(moments) <= 600
+    assert moments["entry_s"].is_monotonic_increasing
 
 
 def test_rules_that_do_not_apply_stand_below_the_others(plain):
-    table = acceptance.rule_table(plain)
+    table = plain.rule_table().reset_index(drop=True)
     silent = table[table["outcome"] == "does not apply"]
     assert "recovery by scale out" in set(silent["rule"])
     assert silent.index.min() == len(plain.verdict.reasons)
 
 
-def test_one_ramp_does_not_tell_how_far_its_loads_depend_on_chance(plain):
-    assert "One ramp was run" in acceptance.acceptable_said(plain)
-
-
 def test_without_a_ramp_no_load_is_said_to_keep_every_promise(plain):
     assert plain.ramp is None
-    assert "unknown" in acceptance.degradation_said(plain)
-    assert "unknown" in acceptance.knee_said(plain)
+    assert "unknown" in plain.degradation_summary()
+    assert "unknown" in plain.knee_summary()
+    assert "One ramp was run" in plain.load_summary()
+    assert plain.chart() is None
+
+
+def test_an_acceptance_shows_its_summary_and_a_row_per_stage(plain):
+    assert plain.table()["stage"].tolist() == [s.name for s in plain.stages]
+    assert plain.as_text().startswith(str(plain))
+    assert "<table" in plain._repr_html_()
+
+
+def test_throughput_goodput_and_outcomes_are_shares_of_the_load(plain):
+    ramp = LoadRamp(steps=(plain.baseline,))
+    flows = ramp.flows()
+    assert (flows["low"].isna() | (flows["low"] <= flows["flow_rps"] + 1e-9)).all()
+    assert (flows["high"].isna() | (flows["high"] <= flows["load_rps"] + 1e-9)).all()
+    assert ramp.outcomes()["share_fraction"].sum() == pytest.approx(1.0)
+
+
+def test_ttft_is_that_of_streamed_answers_only(plain):
+    ramp = LoadRamp(steps=(plain.baseline,))
+    table = plain.baseline.table.assign(streaming=False)
+    silent = LoadRamp(steps=(replace(plain.baseline, table=table),))
+    assert set(ramp.latencies("ttft")["request_class"]) == {"chat"}
+    assert silent.latencies("ttft").empty
+    assert set(silent.latencies("e2e")["request_class"]) == {"chat"}
+
+
+def test_a_ramp_without_steps_has_empty_frames():
+    ramp = LoadRamp(steps=())
+    assert ramp.flows().empty
+    assert ramp.latencies("e2e").empty
+    assert ramp.outcomes().empty

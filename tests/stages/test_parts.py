@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from capplan.scenario.classes import Promises
-from capplan.stages.acceptance import run_stages
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import blame, kneedle
 from capplan.stages.fairness import isolation_reasons, starves, tenants_over_share
@@ -17,6 +16,7 @@ from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
 from capplan.stages.recovery import errors_back
 from capplan.stages.rules import unowned_queues
+from capplan.stages.run import run_stages
 from capplan.stages.run_load import loads_of, run_load, step
 from capplan.stages.stage import stage_of
 from capplan.stages.violations import allowance, broken
