@@ -16,8 +16,7 @@ from capplan.results.breakers import open_spans, rule_at
 from capplan.results.conservation import conservation_table
 from capplan.results.headline import headline
 from capplan.results.replica_lifecycle import lead_times
-from capplan.results.segments import mean_segments
-from capplan.results.waits import SERIES, queue_waits
+from capplan.results.segments import SERIES, mean_segments, queue_waits
 from capplan.scenario import Scenario
 from capplan.schema import REQUESTS, TIMELINE, names, require_columns
 

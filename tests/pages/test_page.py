@@ -24,9 +24,8 @@ def test_values_are_set_by_dotted_path():
 
 
 def test_a_trace_that_is_not_there_is_an_error():
-    page = pages.open_page("chat-service", trace="no-such-trace.csv")
     with pytest.raises(DataError, match="no-such-trace"):
-        page.draw()
+        pages.open_page("chat-service", trace="no-such-trace.csv").draw()
 
 
 def test_classes_keep_the_order_of_the_scenario():
