@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,36 @@ def add(commands: Any) -> None:
 def _schema(args: argparse.Namespace) -> int:
     from capplan.scenario import Scenario
 
-    print_json(Scenario.model_json_schema())
+    print_json(_with_docstrings(Scenario.model_json_schema()))
     return exits.DONE
+
+
+def _with_docstrings(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the docstring below each field as its description."""
+    from capplan.scenario.part import part_classes
+
+    known = {kind.__name__: _field_docstrings(kind) for kind in part_classes()}
+    for name, part in {**schema["$defs"], schema["title"]: schema}.items():
+        for field, text in known.get(name, {}).items():
+            if field in part.get("properties", {}):
+                part["properties"][field].setdefault("description", text)
+    return schema
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstrings of a class's fields: the text that follows each annotation."""
+    import ast
+    import inspect
+    import textwrap
+
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    found: dict[str, str] = {}
+    for field, after in pairwise(getattr(body, "body", [])):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match after:
+                case ast.Expr(value=ast.Constant(value=str() as text)):
+                    found[field.target.id] = " ".join(text.replace("``", "").split())
+    return found
 
 
 def _list(args: argparse.Namespace) -> int:

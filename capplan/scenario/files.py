@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from copy import copy
 from datetime import date
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from capplan.bundled import data_path
-from capplan.scenario.part import NUMBER, Part
+from capplan.scenario.part import NUMBER, Part, part_fields
 from capplan.scenario.scenario import Scenario
 from capplan.scenario.shorthands import by_name, written_out
 from capplan.scenario.yaml_text import read_yaml
@@ -188,7 +189,9 @@ def _told_once(errors: list[Any]) -> list[Any]:
 
 def _rule(error: Any) -> str:
     if error["type"] == "extra_forbidden":
-        return "a field that there is (capplan schema lists them)"
+        near = get_close_matches(str(error["loc"][-1]), part_fields(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"unknown field (capplan schema lists the known ones{hint})"
     if error["type"] == "union_tag_not_found":
         return f"a field {error['ctx']['discriminator']}, which says what it is"
     if error["type"] == "union_tag_invalid":

@@ -123,6 +123,22 @@ class Part(BaseModel):
             self.model_fields_set.add("kind")
 
 
+def part_classes() -> list[type[Part]]:
+    """Return every kind of part that is defined, the base left out."""
+    found: list[type[Part]] = []
+    todo = list(Part.__subclasses__())
+    while todo:
+        kind = todo.pop()
+        found.append(kind)
+        todo += kind.__subclasses__()
+    return found
+
+
+def part_fields() -> list[str]:
+    """Return the name of every field of every part, each once."""
+    return sorted({name for kind in part_classes() for name in kind.model_fields})
+
+
 def origin(part: Part, field: str) -> Origin:
     """Return where a value comes from: ``promise`` if the file states it, else ``default``.
 

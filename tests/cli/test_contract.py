@@ -398,3 +398,11 @@ def test_a_failing_notebook_exits_with_3_and_one_line_that_says_where(call, tmp_
     last = err.splitlines()[-1]
     assert last.startswith("1.ipynb: cell 2 (fails): AssertionError: on purpose (half-executed: ")
     assert [path.name for path in tmp_path.iterdir()] == ["report.failed"]
+
+
+def test_the_schema_describes_its_fields(capsys):
+    assert main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    fields = schema["$defs"]["Promises"]["properties"]
+    assert "leaves this long after" in fields["deadline_s"]["description"]
+    assert schema["properties"]["warmup_s"]["description"]

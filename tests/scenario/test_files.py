@@ -43,7 +43,10 @@ def test_values_are_set_by_name_and_by_index(benchmark_scenario):
     [
         ({"pools.llm.batching.max_num_seqs": 0}, "pools.llm.batching.max_num_seqs: input should"),
         ({"pools.x.replicas": 1}, "pools.x.replicas: one of llm or a number below 1, got 'x'"),
-        ({"gatewy": 1}, "gatewy: a field that there is (capplan schema lists them), got 1"),
+        (
+            {"gatewy": 1},
+            "gatewy: unknown field (capplan schema lists the known ones; did you mean gateway?)",
+        ),
         ({"replicas": date(2026, 1, 1)}, "replicas: input should be a valid integer, got"),
         ({"faults": [{"kind": "hang"}]}, "faults.0: at_s (once) or mtbf_s (again and again), got"),
         (
