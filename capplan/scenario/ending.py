@@ -57,6 +57,7 @@ class Ending:
         return Limit(
             field=field,
             reason=self.named(name),
+            status=self.status,
             layer=self.layer,
             action=f"{status}{what}{advice}" or UNSET,
             owner=owner,
@@ -73,6 +74,8 @@ class Limit:
     field: str
     reason: str = ""
     """As in the log; "" = it ends no attempt, but drops what would follow."""
+    status: int | None = None
+    """HTTP status of a refusal, where the limit alone decides it."""
     layer: str = ""
     action: str = UNSET
     owner: str = ""

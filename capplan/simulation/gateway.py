@@ -22,6 +22,8 @@ from capplan.simulation.slots import FlowLine, Slots
 if TYPE_CHECKING:
     from capplan.simulation.timeline import Gauge
 
+STATUSES = (400, 429, 502, 503)
+"""HTTP statuses that the timeline always shows."""
 OWN = frozenset({"gateway", "network"})
 """Layers at which the gateway itself ends attempts."""
 
@@ -124,7 +126,12 @@ class GatewayHost:
         return bool(self.queue.line) or (self._network_s == 0 and self._callers.reacts)
 
     def gauges(self) -> Iterable[Gauge]:
-        """Return what else the timeline shows: name, reading, and whether it is a total."""
+        """Return what the timeline shows: name, reading, and whether it is a total."""
+        limits = [limit for limit in self._rules.limits() if limit.is_set]
+        yield "length", lambda: len(self.queue.line), False
+        yield "in_flight", lambda: self.in_flight, False
+        for status in sorted({*STATUSES, *(x.status for x in limits if x.status is not None)}):
+            yield f"status_{status}_rps", partial(self.statuses.__getitem__, status), True
         for quota in self._rules.quotas:
             name = quota.tenant
             yield f"in_flight_{name}", partial(self.slots.held, name), False
@@ -137,8 +144,7 @@ class GatewayHost:
         if self._cache is not None:
             yield from self._cache.gauges()
         if _limits_more_than_load(self._rules):
-            yield "status_413_rps", lambda: self.statuses[413], True
-            reasons = {x.reason.partition(":")[0] for x in self._rules.limits() if x.is_set}
+            reasons = {limit.reason.partition(":")[0] for limit in limits}
             for reason in sorted(reasons | {Queue.full.reason}):
                 yield f"refused_{reason}_rps", partial(self.refused.__getitem__, reason), True
 

@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 EngineKind = Literal["fast", "reference"]
 """``fast``: compiled steps wherever a pool's batching has them; ``reference``: never."""
-"""Failure reasons: of the request on which an engine fails, and of those that fail with it."""
 
 
 class Steps(Protocol):

@@ -12,7 +12,8 @@ caller          empty              in_flight, arrivals_rps (attempts), succeeded
                                    again retries_rps, with a retry budget retries_dropped_rps,
                                    where they hedge hedges_rps, cancelled_rps; where the load
                                    generator has limits generator_waiting (not sent yet)
-gateway         empty              length, in_flight, status_<code>_rps (400, 429, 502, 503);
+gateway         empty              length, in_flight, status_<code>_rps (400, 429, 502, 503
+                                   and those of the limits that are set);
                                    with a response cache response_cache_bytes and _entries (what
                                    it keeps), response_cache_hits_rps and _lookups_rps
 service_queue   name of the pool   length, in_flight (of its replicas), replicas, refused_rps
@@ -35,8 +36,7 @@ host            name of a host     compute_units_pressure, io_bytes_per_s_pressu
 
 A gateway with limits by tenant, class or connection has also in_flight_<tenant> and length_<tenant>
 of each tenant with a quota, busy_workers (with overhead_concurrency), connections_open and
-connections_waiting (in the backlog), refused_<reason>_rps for each reason of its own, and
-status_413_rps.
+connections_waiting (in the backlog), and refused_<reason>_rps for each limit that is set.
 
 A pool whose replicas come and go has in service_queue also replicas_desired, replicas_asked (that
 wait for accelerators), replicas_starting, replicas_standby, replicas_draining and replicas_paid (a
@@ -80,7 +80,6 @@ MOST_SAMPLES = 600
 FIRST_SAMPLES = 300
 LEAST = 1e-9
 """A total that others are divided by and that grows by less has not grown, but for rounding."""
-STATUSES = (400, 429, 502, 503)
 
 Reading = Callable[[], float]
 Gauge = tuple[str, Reading, bool]
@@ -271,16 +270,6 @@ def probes(
 ) -> Iterable[Probe]:
     """Return the probes of a run."""
     yield from gauge_probes("caller", "", callers.gauges())
-    yield Probe("gateway", "", "length", lambda: len(gateway.queue.line))
-    yield Probe("gateway", "", "in_flight", lambda: gateway.in_flight)
-    for status in STATUSES:
-        yield Probe(
-            "gateway",
-            "",
-            f"status_{status}_rps",
-            lambda status=status: gateway.statuses[status],  # type: ignore[misc]
-            total=True,
-        )
     yield from gauge_probes("gateway", "", gateway.gauges())
     for pool in pools:
         yield from gauge_probes("service_queue", pool.name, pool.gauges())

@@ -39,6 +39,20 @@ def test_too_long_a_prompt_gets_413_and_takes_no_token(build, trace_of, play):
     assert log["attempt"].tolist() == [1, 1, 1]
 
 
+def test_prompt_and_answer_over_their_limit_get_422_which_the_timeline_counts(
+    build, trace_of, play
+):
+    scenario = build(gateway={"max_total_tokens": 150})
+    trace = trace_of([0.0, 0.1, 0.2], prompt_tokens=[100, 100, 151], output_tokens=[50, 51, 1])
+    result = play(scenario, trace)
+    assert result.requests["reason"].fillna("").tolist() == ["", *["too_many_tokens"] * 2]
+    peak = result.timeline.groupby("metric", observed=True)["value"].max()
+    assert peak["status_422_rps"] > 0
+    assert peak["refused_too_many_tokens_rps"] > 0
+    plain = play(build(), trace).timeline
+    assert not set(plain["metric"]) & {"status_422_rps", "refused_too_many_tokens_rps"}
+
+
 def test_retries_of_what_must_not_be_retried_are_dropped_for_a_naive_caller(build, trace_of, play):
     naive = {"max_attempts": 4, "heeds_final": False}
     gateway = {"max_prompt_tokens": 100, "rate_limits": [{"name": "r", "rate_rps": 1.0}]}
