@@ -1,4 +1,4 @@
-"""One attempt of a request on its way through the layers."""
+"""Requests, their attempts on the way through the layers, and how attempts fail."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Attempt(Job):
     intended_start_s: float = field(kw_only=True)
     place: Place = "network"
     is_held: bool = False
-    """Whether a replica has it, also when nobody waits for it any more."""
+    """Whether a replica holds it, even after its caller has left."""
 
     sent_s: float = math.nan
     handshake_s: float = 0.0
@@ -110,7 +110,7 @@ class Attempt(Job):
 
     @property
     def tenant(self) -> str:
-        """Return whose request it is."""
+        """Return the tenant of its request."""
         return self.request.tenant
 
     @property
@@ -145,7 +145,7 @@ Outcome = Literal["rejected", "timed_out", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt ended without success, and what the caller is told."""
+    """Why an attempt ended without success, and the answer to its caller."""
 
     outcome: Outcome
     layer: str

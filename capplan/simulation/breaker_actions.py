@@ -153,7 +153,7 @@ class Place:
     own: Classes
 
 
-class Effect:
+class ActionEffect:
     """What one action of one rule does in one pool."""
 
     def begin(self) -> None:
@@ -166,7 +166,7 @@ class Effect:
         """Undo everything."""
 
 
-class _OnRequests(Effect):
+class _OnRequests(ActionEffect):
     """An action on requests: it stands in a table while its rule is open."""
 
     def __init__(self, table: dict[object, Any], classes: Classes, value: object) -> None:
@@ -180,7 +180,7 @@ class _OnRequests(Effect):
         del self._table[self]
 
 
-class _OnBatches(Effect):
+class _OnBatches(ActionEffect):
     """An action on the limits of batches, which replicas that join get as well."""
 
     def __init__(self, throttle: Throttle, limits: Limits) -> None:
@@ -213,7 +213,7 @@ class _Compacting(_OnBatches):
                 space.compact(copy_s_per_token=self._copy_s)
 
 
-class _StartingStandby(Effect):
+class _StartingStandby(ActionEffect):
     """Put the warm standby replicas into service, and return them."""
 
     def __init__(self, pool: ServingPool) -> None:
@@ -226,7 +226,7 @@ class _StartingStandby(Effect):
         self._pool.stop_standby()
 
 
-def effect_of(action: Action, *, rule: str, place: Place) -> Effect:
+def effect_of(action: Action, *, rule: str, place: Place) -> ActionEffect:
     """Return what an action of a rule does in a pool."""
     match action:
         case PauseAndCompact():
@@ -240,7 +240,7 @@ def effect_of(action: Action, *, rule: str, place: Place) -> Effect:
             return _effect_on_requests(action, rule=rule, place=place)
 
 
-def _effect_on_requests(action: PerRequest, *, rule: str, place: Place) -> Effect:
+def _effect_on_requests(action: PerRequest, *, rule: str, place: Place) -> ActionEffect:
     if (entrance := place.entrance) is None:
         msg = f"breakers.{rule}.then: {action.kind} needs an entrance of pool {place.pool.name}"
         raise ValueError(msg)

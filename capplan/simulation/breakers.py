@@ -17,7 +17,13 @@ from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
 from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Breaker, PerRequest
 from capplan.scenario.metric_names import LATENCIES
-from capplan.simulation.breaker_actions import BreakerEntrance, Effect, Place, Throttle, effect_of
+from capplan.simulation.breaker_actions import (
+    ActionEffect,
+    BreakerEntrance,
+    Place,
+    Throttle,
+    effect_of,
+)
 from capplan.simulation.clock import Clock, Events, Rank
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, pool_reading
 
@@ -53,7 +59,7 @@ class Rule:
         pool: str,
         *,
         reading: Reading,
-        effects: Sequence[Effect],
+        effects: Sequence[ActionEffect],
         clock: Clock,
     ) -> None:
         self.breaker = breaker

@@ -50,9 +50,10 @@ class Rank:
 class Alarm:
     """A scheduled call that can be cancelled."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "time_s")
 
-    def __init__(self, call: Callable[[Any], None]) -> None:
+    def __init__(self, time_s: float, call: Callable[[Any], None]) -> None:
+        self.time_s = time_s
         self._call: Callable[[Any], None] | None = call
 
     def ring(self, argument: Any) -> None:
@@ -108,7 +109,7 @@ class Clock(simpy.Environment):
 
     def alarm(self, time_s: float, rank: int, call: Callable[[Any], None]) -> Alarm:
         """Schedule ``call(None)`` at a time that is not past; return what can cancel it."""
-        alarm = Alarm(call)
+        alarm = Alarm(time_s, call)
         self.at(time_s, rank, alarm.ring, None)
         return alarm
 

@@ -21,7 +21,7 @@ from capplan.scenario.faults import (
 )
 from capplan.scenario.placement import nodes_of
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.loading import Outages, loader_of
+from capplan.simulation.shared_host import Outages
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -29,40 +29,24 @@ if TYPE_CHECKING:
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
     from capplan.simulation.request_source import LoadGenerator
-    from capplan.simulation.shared_host import Machine
 
 Ended = Callable[[], object]
 FaultT = TypeVar("FaultT", bound=Occurrence)
 ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """The places of a run where faults strike."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        *,
-        pools: Mapping[str, ServingPool],
-        callers: Callers,
-        machines: Mapping[str, Machine],
-        clock: Clock,
-    ) -> None:
-        self.scenario = scenario
-        self.pools = pools
-        self.callers = callers
-        self.clock = clock
-        self.outages = {
-            pool.name: Outages(
-                pools[pool.name],
-                loader=loader_of(pool, scenario, machines=machines, clock=clock),
-                clock=clock,
-            )
-            for pool in scenario.pools
-        }
+    scenario: Scenario
+    pools: Mapping[str, ServingPool]
+    outages: Mapping[str, Outages]
+    callers: Callers
+    clock: Clock
 
 
-class Effect(Generic[FaultT]):
+class FaultEffect(Generic[FaultT]):
     """What one fault of a scenario does to the units that it can strike.
 
     A kind defines ``units`` and either ``begin`` and ``end`` or ``strike``.
@@ -110,7 +94,7 @@ class Effect(Generic[FaultT]):
         ended()
 
 
-class _PoolEffect(Effect[FaultT]):
+class _PoolEffect(FaultEffect[FaultT]):
     """The effect of a fault of one pool as a whole."""
 
     def __init__(self, fault: FaultT, site: Site) -> None:
@@ -138,23 +122,20 @@ class _ReplicaEffect(_PoolEffect[ReplicaFaultT]):
         return unit.up if unit in self.pool.replicas else None
 
 
-class Crashing(_ReplicaEffect[Crash]):
+class _Crashing(_ReplicaEffect[Crash]):
     """Replicas stop."""
 
     def strike(self, units: Sequence[Replica], lasts_s: float, ended: Ended) -> None:
-        """Stop replicas."""
         self.outages.take_down(units, back_s=self.clock.now + lasts_s, then=ended)
 
 
-class Slowing(_ReplicaEffect[Slow]):
+class _Slowing(_ReplicaEffect[Slow]):
     """Steps take longer."""
 
     def begin(self, unit: Replica) -> None:
-        """Slow a replica down."""
         unit.slow_down(self.fault.factor)
 
     def end(self, unit: Replica) -> None:
-        """Restore its pace."""
         unit.speed_up(self.fault.factor)
 
 
@@ -180,7 +161,7 @@ class _HungReplica:
             self.ended()
 
 
-class Hanging(_ReplicaEffect[Hang]):
+class _Hanging(_ReplicaEffect[Hang]):
     """Replicas hang until they continue or a health check restarts them."""
 
     def can_fail(self, unit: Replica) -> bool | None:
@@ -189,7 +170,6 @@ class Hanging(_ReplicaEffect[Hang]):
         return works and not unit.hangs
 
     def strike(self, units: Sequence[Replica], lasts_s: float, ended: Ended) -> None:
-        """Suspend replicas."""
         now_s, detect_s = self.clock.now, self.fault.detect_s
         for replica in units:
             hang = _HungReplica(replica, replica.hang(), ended)
@@ -235,11 +215,10 @@ class Node:
             yield pool, [r for r in pool.replicas if has(pool.number_of(r.name))]
 
 
-class LosingNodes(Effect[NodeLoss]):
+class _LosingNodes(FaultEffect[NodeLoss]):
     """Machines stop, with all replicas on them."""
 
     def units(self) -> Sequence[Node]:
-        """Return the machines that the fault can strike."""
         fault, scenario, pools = self.fault, self.site.scenario, self.site.pools
         if fault.host is not None:
             there = [p for p in scenario.pools if fault.host in p.hosts]
@@ -270,7 +249,6 @@ class LosingNodes(Effect[NodeLoss]):
         return any(replica.up for _, replicas in unit.replicas() for replica in replicas)
 
     def strike(self, units: Sequence[Node], lasts_s: float, ended: Ended) -> None:
-        """Stop all replicas of each machine at once."""
         back_s = self.clock.now + lasts_s
         for node in units:
             for pool, replicas in node.replicas():
@@ -294,11 +272,10 @@ def _on_host(hosts: Sequence[str], host: str) -> Callable[[int], bool]:
     return lambda number: hosts[number % len(hosts)] == host
 
 
-class Reloading(_PoolEffect[ModelReload]):
+class _Reloading(_PoolEffect[ModelReload]):
     """Replicas load their model anew, a few at a time."""
 
     def strike(self, units: Sequence[ServingPool], lasts_s: float, ended: Ended) -> None:
-        """Start the reload; it lasts as long as its loads."""
         for pool in units:
             Reload(pool, self.fault, outages=self.outages, clock=self.clock, ended=ended).start()
 
@@ -372,19 +349,17 @@ class Reload:
         )
 
 
-class Blinding(_PoolEffect[RouterBlind]):
+class _Blinding(_PoolEffect[RouterBlind]):
     """The router of a pool sees nothing new."""
 
     def begin(self, unit: ServingPool) -> None:
-        """Freeze the router's view."""
         unit.go_blind()
 
     def end(self, unit: ServingPool) -> None:
-        """Restore its view."""
         unit.see()
 
 
-class LimitingGenerator(Effect[GeneratorLimit]):
+class _LimitingGenerator(FaultEffect[GeneratorLimit]):
     """The load generator keeps to a limit."""
 
     rank = Rank.ARRIVE  # before the requests of the same instant
@@ -394,24 +369,21 @@ class LimitingGenerator(Effect[GeneratorLimit]):
         self._generator = site.callers.through_generator()
 
     def units(self) -> Sequence[LoadGenerator]:
-        """Return the generator."""
         return [self._generator]
 
     def begin(self, unit: LoadGenerator) -> None:
-        """Apply the limit."""
         unit.limit(self.fault)
 
     def end(self, unit: LoadGenerator) -> None:
-        """Lift the limit."""
         unit.lift(self.fault)
 
 
-EFFECTS: Mapping[type[Occurrence], Callable[[Any, Site], Effect[Any]]] = {
-    Crash: Crashing,
-    Hang: Hanging,
-    Slow: Slowing,
-    NodeLoss: LosingNodes,
-    ModelReload: Reloading,
-    RouterBlind: Blinding,
-    GeneratorLimit: LimitingGenerator,
+EFFECTS: Mapping[type[Occurrence], Callable[[Any, Site], FaultEffect[Any]]] = {
+    Crash: _Crashing,
+    Hang: _Hanging,
+    Slow: _Slowing,
+    NodeLoss: _LosingNodes,
+    ModelReload: _Reloading,
+    RouterBlind: _Blinding,
+    GeneratorLimit: _LimitingGenerator,
 }

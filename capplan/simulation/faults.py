@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from capplan.scenario.faults import ReplicaFault
 from capplan.scenario.pools import Pool
 from capplan.simulation.clock import Clock, Events, Rank
-from capplan.simulation.fault_effects import EFFECTS, Effect, Site
+from capplan.simulation.fault_effects import EFFECTS, FaultEffect, Site
+from capplan.simulation.shared_host import Outages, loader_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,15 @@ def wire(
     """Schedule every fault of a scenario; ``draws`` gives the random numbers of all of them."""
     if not scenario.faults:
         return
-    site = Site(scenario, pools=pools, callers=callers, machines=machines, clock=clock)
+    outages = {
+        pool.name: Outages(
+            pools[pool.name],
+            loader=loader_of(pool, scenario, machines=machines, clock=clock),
+            clock=clock,
+        )
+        for pool in scenario.pools
+    }
+    site = Site(scenario=scenario, pools=pools, outages=outages, callers=callers, clock=clock)
     rngs = draws().spawn(len(scenario.faults))
     for fault, rng in zip(scenario.faults, rngs, strict=True):
         effect = EFFECTS[type(fault)](fault, site)
@@ -52,12 +61,12 @@ def wire(
             _start_renewals(effect, rng)
 
 
-def _strike_once(effect: Effect[Any]) -> None:
+def _strike_once(effect: FaultEffect[Any]) -> None:
     lasts_s = effect.fault.lasts_s
     effect.strike(effect.chosen(), math.inf if lasts_s is None else lasts_s, lambda: None)
 
 
-def _start_renewals(effect: Effect[Any], rng: np.random.Generator) -> None:
+def _start_renewals(effect: FaultEffect[Any], rng: np.random.Generator) -> None:
     """Let the present units fail again and again, and those that join later."""
 
     def joined(unit: object) -> None:
@@ -68,7 +77,7 @@ def _start_renewals(effect: Effect[Any], rng: np.random.Generator) -> None:
     effect.watch(joined)
 
 
-def _renewals(effect: Effect[Any], unit: object, rng: np.random.Generator) -> Events:
+def _renewals(effect: FaultEffect[Any], unit: object, rng: np.random.Generator) -> Events:
     """Let one unit work and fail in turn, with random numbers of its own."""
     fault, clock = effect.fault, effect.clock
     while True:

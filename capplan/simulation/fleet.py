@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from capplan.scenario import Scenario
     from capplan.scenario.pools import Pool
-    from capplan.simulation.loading import Load, Loader
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
+    from capplan.simulation.shared_host import Load, Loader
     from capplan.simulation.timeline import Gauge
 
 Note = Callable[[str, str], None]

@@ -30,14 +30,14 @@ UNREACHABLE = Failure.of(RouterBlind.ending, "service_queue", outcome="failed")
 """What a request gets that a blind router sends to a replica that is down or gone."""
 
 
-class Standby(Protocol):
-    """The warm replicas of a pool."""
+class StandbyFleet(Protocol):
+    """A fleet, as its pool calls it."""
 
     def start_standby(self) -> int:
-        """Put them into service; return how many were asked."""
+        """Put the warm replicas into service; return how many."""
 
     def stop_standby(self) -> int:
-        """Return as many to standby as came; return how many."""
+        """Undo :meth:`start_standby`; return by how many."""
 
 
 class ServingPool:
@@ -46,9 +46,9 @@ class ServingPool:
     Attributes
     ----------
     replicas
-        Those that are there: in service, down, or draining. Names are never used again.
+        Its replicas: in service, down, or draining. Names are never reused.
     fleet
-        What lets replicas come and go (a ``Fleet``); None = their number is fixed.
+        The fleet that starts and stops replicas; None = their number is fixed.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class ServingPool:
             pool.queue, layer="service_queue", clock=clock, expired=gateway.failed
         )
         self.arrived = 0
-        """Attempts that came from the gateway."""
-        self.fleet: Standby | None = None
+        """Attempts that arrived from the gateway."""
+        self.fleet: StandbyFleet | None = None
         self.on_join: list[Callable[[Replica], None]] = []
         """Called with each replica that comes into service."""
         self.on_leave: list[Callable[[Replica], None]] = []
@@ -124,7 +124,7 @@ class ServingPool:
         yield "refused_rps", lambda: self.queue.refused, True
 
     def arrive(self, attempt: Attempt) -> None:
-        """Take an attempt from the gateway: into the service queue, and on if a replica is free."""
+        """Take an attempt from the gateway: to a free replica, else into the service queue."""
         self.arrived += 1
         attempt.service_queue_in_s = self._clock.now
         attempt.place = "service_queue"
@@ -134,30 +134,30 @@ class ServingPool:
             self._gateway.failed(attempt, self.queue.full)
 
     def serving(self, attempt: Attempt) -> ServingPool:
-        """Return itself: the pool that an attempt of it is in."""
+        """Return itself: the pool that serves its attempts."""
         return self
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Give an attempt up, wherever behind the gateway it is."""
+        """Cancel an attempt, in the queue or in its replica."""
         if attempt.place == "service_queue":
             self.queue.line.remove(attempt)
         else:
             self._replica(attempt).withdraw(attempt)
 
     def answered(self, attempt: Attempt) -> None:
-        """Pass on an answer, unless the attempt was given up meanwhile."""
+        """Pass on an answer, unless the attempt was cancelled."""
         if attempt.place == "replica":
             self._gateway.answered(attempt)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """Pass on a failure, unless the attempt was given up meanwhile."""
+        """Pass on a failure, unless the attempt was cancelled."""
         if attempt.place == "replica":
             self._gateway.failed(attempt, failure)
 
     def freed(self) -> None:
-        """Send waiting attempts on, as long as a replica may take one."""
+        """Send waiting attempts as long as a replica can take one."""
         if self._draining:
-            self._let_go()
+            self._remove_empty()
         if self._dispatching:
             return
         self._dispatching = True
@@ -168,25 +168,25 @@ class ServingPool:
         self._dispatching = False
 
     def restored(self) -> None:
-        """Know that a replica is back in service."""
-        self._look()
+        """Route to a replica again: it is back in service."""
+        self._update_view()
         self.freed()
 
     @property
     def has_waiting(self) -> bool:
-        """Return whether anybody waits in the service queue or at the gateway."""
+        """Return whether a request waits in the service queue or at the gateway."""
         return bool(self.queue.line) or self._gateway.has_waiting
 
     def write(self) -> None:
-        """Write on all attempts that are still in a replica what has happened to them."""
+        """Write the current state of the attempts in replicas on them."""
         for replica in self.replicas:
             replica.write()
 
     def stop(self, replicas: Sequence[Replica], ending: Ending = Crash.ending) -> None:
-        """Stop replicas: what they hold fails. Who was about to leave is gone."""
+        """Stop replicas: what they hold fails. A draining one leaves the pool."""
         for replica in replicas:
             replica.up = False
-        self._look()
+        self._update_view()
         for replica in replicas:
             if replica.draining:
                 replica.draining = False
@@ -195,12 +195,12 @@ class ServingPool:
                 replica.crash(ending)
 
     def avoid(self, replica: Replica, why: object) -> None:
-        """Send a replica nothing more, whatever it holds, until :meth:`trust` or its return."""
+        """Send a replica nothing more, until :meth:`trust` or its return from an outage."""
         replica.avoided.add(why)
-        self._look()
+        self._update_view()
 
     def trust(self, replica: Replica, why: object) -> None:
-        """Send a replica requests again, if nobody else has a reason not to."""
+        """Remove a reason of :meth:`avoid`; without any, the replica gets requests again."""
         replica.avoided.discard(why)
         self.restored()
 
@@ -224,11 +224,11 @@ class ServingPool:
         return int(name.removeprefix(f"{self.name}-"))
 
     def next_name(self) -> str:
-        """Return the name of the next replica, which no other ever has."""
+        """Return a new name for a replica."""
         return f"{self.name}-{next(self._numbers)}"
 
     def join(self, name: str) -> Replica:
-        """Take a new replica into service, under a name of :meth:`next_name`."""
+        """Put a new replica into service, under a name of :meth:`next_name`."""
         replica = self._new(name)
         self.replicas.append(replica)
         for call in self.on_join:
@@ -237,30 +237,30 @@ class ServingPool:
         return replica
 
     def drain(self, replica: Replica) -> None:
-        """Let a replica take no more; it is gone when it is empty, or after :meth:`remove`."""
+        """Send a replica nothing more; it leaves when it is empty, or by :meth:`remove`."""
         replica.draining = True
         self._draining.append(replica)
-        self._look()
-        self._let_go()
+        self._update_view()
+        self._remove_empty()
 
     def remove(self, replica: Replica, ending: Ending = Autoscaler.scaled_down) -> None:
-        """Let a replica go at once; what it still runs fails. Nothing if it is gone already."""
+        """Remove a replica at once; what it still runs fails. Do nothing if it has left."""
         if replica not in self.replicas:
             return
         self.replicas.remove(replica)
         if replica in self._draining:
             self._draining.remove(replica)
-        self._look()
+        self._update_view()
         replica.crash(ending)
         for call in self.on_leave:
             call(replica)
 
     def start_standby(self) -> int:
-        """Put the warm standby replicas into service; return how many were asked to come."""
+        """Put the warm standby replicas into service; return how many."""
         return 0 if self.fleet is None else self.fleet.start_standby()
 
     def stop_standby(self) -> int:
-        """Send what :meth:`start_standby` brought back to standby; return how many."""
+        """Undo :meth:`start_standby`; return by how many replicas."""
         return 0 if self.fleet is None else self.fleet.stop_standby()
 
     def _new(self, name: str) -> Replica:
@@ -286,13 +286,13 @@ class ServingPool:
         else:
             self._gateway.failed(attempt, UNREACHABLE)
 
-    def _look(self) -> None:
-        """See who is in service, unless the router is blind."""
+    def _update_view(self) -> None:
+        """Update which replicas are in service, unless the router is blind."""
         if self._seen is self.replicas:
             self._serving = self.in_service
 
-    def _let_go(self) -> None:
-        """Let those go, at the end of the instant, that were to leave and are empty."""
+    def _remove_empty(self) -> None:
+        """Remove draining replicas that are empty, at the end of the instant."""
         for replica in [one for one in self._draining if not one.in_flight]:
             self._draining.remove(replica)
             self._clock.at(self._clock.now, Rank.FAULT, self.remove, replica)

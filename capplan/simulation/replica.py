@@ -82,12 +82,12 @@ class Replica:
             line=self.engine.waiting,
         )
         if isinstance(self.engine, DynamicEngine):
-            self.engine.drop = self._drop
+            overdue = self._queue.overdue
+            self.engine.drop = lambda job: self._expired(_attempt(job), overdue)
         self._steps = steps
         self._rank = steps.rank
         self._end_s = math.inf
         self._start: Alarm | None = None
-        self._start_s = 0.0
         self._ending = False
         self._share = share
         self._cancels = cancels
@@ -304,10 +304,9 @@ class Replica:
 
     def _start_at(self, time_s: float) -> None:
         if self._start is not None:
-            if self._start_s <= time_s:
+            if self._start.time_s <= time_s:
                 return
             self._start.cancel()
-        self._start_s = time_s
         self._start = self._clock.alarm(time_s, Rank.START, self._on_start)
 
     def _on_start(self, _: None) -> None:
@@ -385,10 +384,6 @@ class Replica:
         waited_s = self._clock.now - attempt.scheduler_queue_in_s
         attempt.batch_window_s = min(attempt.batch_window_s, waited_s)
         self._joining.pop(attempt, None)
-
-    def _drop(self, job: Job) -> None:
-        """Refuse a request that has waited too long in a level of a dynamic batcher."""
-        self._expired(_attempt(job), self._queue.overdue)
 
     def _expired(self, attempt: Attempt, failure: Failure) -> None:
         self._set_end()

@@ -31,11 +31,9 @@ def requests_of(
 ) -> Iterator[Request]:
     """Return the rows of a trace as requests, one after the other.
 
-    ``block_tokens`` are the tokens of one of the trace's prefix blocks; without them there are no
-    prefixes.
-
-    A column that the trace lacks, or a value that is missing, is filled by the scenario's default
-    class and first tenant; a deadline only where the whole column is absent.
+    ``block_tokens`` is the size of the trace's prefix blocks; without it there are no prefixes. The
+    scenario's default class and first tenant fill missing columns and values; a class fills a
+    deadline only if the whole column is missing.
     """
     for first in range(0, len(frame), ROWS_AT_ONCE):
         rows = frame.iloc[first : first + ROWS_AT_ONCE]
@@ -94,7 +92,7 @@ def _column(frame: pd.DataFrame, name: str, default: Sequence[Any]) -> list[Any]
 
 
 class RequestLog:
-    """The attempts of a run, in the order of sending; those that are settled, as columns only.
+    """The attempts of a run in the order of sending; those that have ended, as columns.
 
     Attributes
     ----------
@@ -111,9 +109,9 @@ class RequestLog:
     ) -> None:
         """Start a log.
 
-        ``trace`` are the rows that the requests are made of; ``leaves_s(start_s, made_s)`` is when
-        a token made at a time leaves the gateway, if its attempt was to start at ``start_s``: of
-        one token, or of an array of them.
+        ``trace`` has the rows of the requests. ``leaves_s(start_s, made_s)`` returns when a token
+        made at ``made_s`` leaves the gateway, for an attempt that intended to start at ``start_s``;
+        both may be arrays.
         """
         self.attempts: list[Attempt] = []
         self._trace = trace
@@ -134,7 +132,7 @@ class RequestLog:
         Without streaming, that is when the last one did.
         """
         succeeded = attempt.outcome == "succeeded"
-        if math.isnan(attempt.prefill_end_s):  # a success is one of the gateway's own
+        if math.isnan(attempt.prefill_end_s):  # a success comes from the gateway itself
             return attempt.finish_s if succeeded else math.nan
         if not (attempt.request.streaming and attempt.streams):
             return attempt.finish_s if succeeded else math.nan
@@ -145,7 +143,7 @@ class RequestLog:
         return first_s if first_s <= attempt.finish_s else math.nan
 
     def add(self, attempt: Attempt) -> None:
-        """Take an attempt that is being sent."""
+        """Add an attempt that is sent."""
         self.attempts.append(attempt)
         if len(self.attempts) >= self._full:
             open_ = [a for a in self.attempts if a.outcome == "in_flight" or a.is_held]
@@ -177,19 +175,19 @@ class RequestLog:
         return pd.DataFrame(columns, copy=False)
 
     def _put(self, rows: list[Attempt]) -> None:
-        """Keep what the log says of some attempts, instead of them."""
+        """Store some attempts as columns, instead of as objects."""
         import numpy as np
 
-        told = _numbers(rows)
-        told |= {name: list(map(attrgetter(name), rows)) for name in (*_WORDS, "degraded")}
-        self._tell_successes(told, rows)
+        columns = _numbers(rows)
+        columns |= {name: list(map(attrgetter(name), rows)) for name in (*_WORDS, "degraded")}
+        self._add_derived(columns, rows)
         for i, attempt in enumerate(rows):
             if attempt.outcome != "succeeded":
-                self._tell_failure(told, i, attempt)
-        part = {"row": told["row"].astype(np.int64)}
+                self._correct_failure(columns, i, attempt)
+        part = {"row": columns["row"].astype(np.int64)}
         for c in REQUESTS:
             if c.name not in self._given:
-                if (values := told.get(c.name)) is None:
+                if (values := columns.get(c.name)) is None:
                     values = list(map(attrgetter(f"request.{c.name}"), rows))
                 if c.kind == "str":
                     part[c.name] = self._words[c.name].numbers(values)
@@ -198,32 +196,32 @@ class RequestLog:
         self._parts.append(part)
         self._put_away += len(rows)
 
-    def _tell_successes(self, told: dict[str, Any], rows: list[Attempt]) -> None:
-        """Add what follows from the moments of attempts, if they all succeeded."""
+    def _add_derived(self, columns: dict[str, Any], rows: list[Attempt]) -> None:
+        """Add the columns that follow from times, as if all attempts had succeeded."""
         import numpy as np
 
         streaming = np.fromiter((a.request.streaming for a in rows), bool, len(rows))
-        finish_s, made_s = told["finish_s"], told["prefill_end_s"]
-        first_s = self._leaves_s(told["intended_start_s"], made_s) + self._network_s
-        streamed = streaming & (told["streams"] != 0)
+        finish_s, made_s = columns["finish_s"], columns["prefill_end_s"]
+        first_s = self._leaves_s(columns["intended_start_s"], made_s) + self._network_s
+        streamed = streaming & (columns["streams"] != 0)
         at_caller_s = np.where(streamed, np.minimum(first_s, finish_s), finish_s)
-        told["first_token_s"] = np.where(np.isnan(made_s), finish_s, at_caller_s)
-        told["network_s"] = told["handshake_s"] + self._network_s + self._network_s
-        told["wasted_tokens"] = np.zeros(len(rows))
+        columns["first_token_s"] = np.where(np.isnan(made_s), finish_s, at_caller_s)
+        columns["network_s"] = columns["handshake_s"] + self._network_s + self._network_s
+        columns["wasted_tokens"] = np.zeros(len(rows))
 
-    def _tell_failure(self, told: dict[str, Any], i: int, attempt: Attempt) -> None:
-        """Correct that for an attempt that did not."""
+    def _correct_failure(self, columns: dict[str, Any], i: int, attempt: Attempt) -> None:
+        """Correct these columns for an attempt without success."""
         first_s = self.first_token_s(attempt)
-        told["first_token_s"][i] = first_s
-        told["network_s"][i] = _on_network_s(attempt, self._network_s)
-        told["output_tokens"][i] = _delivered(attempt, first_s)
-        told["wasted_tokens"][i] = attempt.spent_tokens
+        columns["first_token_s"][i] = first_s
+        columns["network_s"][i] = _on_network_s(attempt, self._network_s)
+        columns["output_tokens"][i] = _delivered(attempt, first_s)
+        columns["wasted_tokens"][i] = attempt.spent_tokens
         if attempt.outcome == "in_flight":
-            told["outcome_layer"][i] = attempt.layer
+            columns["outcome_layer"][i] = attempt.layer
 
 
 class _Words:
-    """The few different texts of a column, each a number."""
+    """The distinct texts of a column, each with a number."""
 
     def __init__(self) -> None:
         self._numbers: defaultdict[str | None, int] = defaultdict(count().__next__)
@@ -275,7 +273,7 @@ _WORDS = ("outcome", "outcome_layer", "reason", "replica")
 
 
 def _delivered(attempt: Attempt, first_token_s: float) -> int:
-    """Return the output tokens the caller got: all, or the chunks streamed until the end."""
+    """Return the output tokens that the caller got: all, or the chunks streamed until the end."""
     if attempt.outcome == "succeeded":
         return attempt.output_tokens
     made = attempt.generated_tokens if attempt.seen_tokens is None else attempt.seen_tokens
@@ -285,9 +283,9 @@ def _delivered(attempt: Attempt, first_token_s: float) -> int:
 
 
 def _on_network_s(attempt: Attempt, network_s: float) -> float:
-    """Return the time on the network: there and back, or what there was until the caller left.
+    """Return the time on the network: there and back, or until the caller left.
 
-    Opening the connection counts as time on the network.
+    It includes opening the connection.
     """
     if attempt.outcome == "in_flight":
         return math.nan

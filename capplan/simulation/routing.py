@@ -41,11 +41,11 @@ class LastSeen:
 
 
 Route = Callable[[Sequence[Target], Sequence[Target], Attempt], Target]
-"""``(all replicas, those that may take the attempt, the attempt) -> one of the latter``."""
+"""``(all replicas, candidates, attempt) -> one candidate``."""
 
 
 def least_in_flight(rng: np.random.Generator) -> Route:
-    """Return the route to the replica that holds fewest requests; the first of equals."""
+    """Return the route to the replica with the fewest requests; the first of equals."""
 
     def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         loads = [one.in_flight for one in candidates]
@@ -55,7 +55,7 @@ def least_in_flight(rng: np.random.Generator) -> Route:
 
 
 def round_robin(rng: np.random.Generator) -> Route:
-    """Return the route to one after the other, passing over those that may take none."""
+    """Return the route to each replica in turn, skipping those that can take none."""
     last = -1
 
     def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
@@ -69,7 +69,7 @@ def round_robin(rng: np.random.Generator) -> Route:
 
 
 def at_random(rng: np.random.Generator) -> Route:
-    """Return the route to any of them with equal probability."""
+    """Return the route to a random replica, all with equal probability."""
 
     def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         return candidates[int(rng.random() * len(candidates))]
@@ -78,7 +78,7 @@ def at_random(rng: np.random.Generator) -> Route:
 
 
 def model_resident(rng: np.random.Generator) -> Route:
-    """Return the route to who holds the request's model, of these to who holds fewest requests."""
+    """Return the route to a replica that holds the model; of several, to the least loaded."""
 
     def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
         return min(candidates, key=lambda one: (not one.holds_model(attempt), one.in_flight))
@@ -87,12 +87,13 @@ def model_resident(rng: np.random.Generator) -> Route:
 
 
 def prefix_aware(rules: Router) -> Route:
-    """Return the route to who holds the longest prefix, unless loads are too far apart.
+    """Return the route to the replica with the longest cached prefix, unless loads differ much.
 
     Source: SGLang project, model gateway, policy ``cache_aware`` (``cache_threshold``,
     ``balance_abs_threshold``, ``balance_rel_threshold``), 2025; the vLLM router has the same rule.
     Two differences: theirs guesses the caches from what it sent, here they are known (as with KV
-    events); and below the threshold theirs takes who was sent least text, here the least loaded.
+    events); below the threshold theirs takes the replica that got the least text, here the least
+    loaded.
     """
     least, most_apart = rules.prefix_threshold_fraction, rules.balance_abs_threshold
 
@@ -123,7 +124,7 @@ ROUTES: dict[
 
 
 def route_of(rules: Router, rng: np.random.Generator) -> Route:
-    """Return the route that a scenario names: the one place where names become functions."""
+    """Return the route of a scenario's policy: the one place that maps names to functions."""
     if rules.policy == "prefix_aware":
         return prefix_aware(rules)
     return ROUTES[rules.policy](rng)

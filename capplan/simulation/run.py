@@ -21,12 +21,11 @@ from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
 from capplan.simulation.fleet import Fleet, Supply, supplies
 from capplan.simulation.gateway import GatewayHost
-from capplan.simulation.loading import loader_of
 from capplan.simulation.pool import ServingPool
 from capplan.simulation.request_log import RequestLog, requests_of
 from capplan.simulation.request_source import request_source
 from capplan.simulation.response_cache import cached_responses
-from capplan.simulation.shared_host import Machine, demands_of
+from capplan.simulation.shared_host import Machine, demands_of, loader_of
 from capplan.simulation.steps import EngineKind, poison_of, poisoned_rows
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class RandomStream(IntEnum):
-    """What each random stream of the simulation is for; never renumber, only append up to 19."""
+    """The random streams of the simulation; never renumber, only append up to 19."""
 
     BACKOFF = 10
     ROUTING = 11
@@ -55,7 +54,7 @@ class RandomStream(IntEnum):
 
 
 PAYS_FROM = 50_000
-"""Requests of a process from which on it pays to load machine code, which takes half a second."""
+"""From so many requests of a process on, loading compiled code (half a second) pays."""
 
 _simulated: Counter[str] = Counter()
 
@@ -70,23 +69,23 @@ def simulate(
 ) -> RunResult:
     """Return what happens to a trace under a scenario.
 
-    The run ends when every request is over and no replica computes, at the latest
+    The run ends when every request has ended and no replica computes, at the latest
     ``scenario.drain_s`` after the last arrival; in a closed loop, after the end of the trace's
-    window, at which the users cease to send. Same scenario, trace, seed and replication: the same
+    window, when users stop sending. The same scenario, trace, seed and replication give the same
     tables.
 
     Parameters
     ----------
     scenario
-        Layers, pools, faults, and how callers of each class try again.
+        Layers, pools, faults and callers.
     trace
-        The drawn trace, run as it is; None draws it from the scenario's traffic.
+        The drawn trace; None draws it from the scenario's traffic.
     seed, replication
         Name the random numbers: of the drawn trace, and of backoff, routing and service.
     engine
-        How the steps of continuous batching are computed: ``fast`` by machine code, where there
-        is some for all of a pool's batching, else as ``reference``: in Python, one after the
-        other. None = ``fast`` from :data:`PAYS_FROM` requests on. The tables are the same.
+        How steps of continuous batching are computed: ``fast`` compiled, in pools whose batching
+        supports it; ``reference`` in Python, one by one. None = ``fast`` from :data:`PAYS_FROM`
+        requests on. The tables are the same.
     """
     scenario = resolved(scenario)
     started = time.perf_counter()
@@ -264,7 +263,7 @@ class _Run:
         return self.gateway.leaves_s(start_s, made_s)
 
     def play(self) -> float:
-        """Run to the end; return when that was, s."""
+        """Run to the end; return its time, s."""
         self.callers.start(self.gateway)
         duration_s = self.clock.run_while(self._busy, self.until_s)
         for pool in self.pools.values():
@@ -272,7 +271,7 @@ class _Run:
         return duration_s
 
     def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the request log and the timeline, and forget the attempts."""
+        """Return the request log and the timeline; drop the attempts."""
         timeline = self.sampler.frame()
         if self.breakers is not None:
             timeline = self.breakers.with_rows(timeline)
@@ -286,21 +285,21 @@ class _Run:
 
 
 def _sent_until_s(trace: Trace) -> float:
-    """Return when callers cease to send: in a closed loop the window's end, inf without one."""
+    """Return when callers stop sending: in a closed loop at the window's end, inf without one."""
     if not is_closed(trace):
         return float(trace.frame["arrival_s"].iloc[-1])
     return math.inf if trace.duration_s is None else trace.duration_s
 
 
 def _engine_for(requests: int) -> EngineKind:
-    """Return the quicker engine, by how much this process has simulated and is about to."""
+    """Return the faster engine, by how much this process simulates."""
     _simulated["requests"] += requests
     return "fast" if _simulated["requests"] >= PAYS_FROM else "reference"
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Spare the collector its walks through all attempts, which no cycle keeps alive."""
+    """Turn the garbage collector off: attempts have no cycles, and walking them takes long."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""A host that pools share: what runs there at once slows each other down.
+"""Hosts that pools share: what runs there at once slows down; model loads; replicas that are down.
 
-Processor sharing per resource: while the steps and batches in service demand more of a rate than
-the host has, each that uses it runs at capacity / demand of its full speed, and one that uses
+Processor sharing per resource: while the steps, batches and loads in service demand more of a rate
+than the host has, each that uses it runs at capacity / demand of its full speed, and one that uses
 several resources at the worst of these. One resource, batches of one request and equal demands of
 the whole capacity are egalitarian processor sharing (M/G/1-PS with Poisson arrivals).
 Source: Kleinrock, "Queueing Systems" II, 1976, section 4.4.
@@ -9,32 +9,44 @@ Source: Kleinrock, "Queueing Systems" II, 1976, section 4.4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from capplan.catalog import model
 from capplan.replica.job import Job
+from capplan.replica.memory import weight_bytes
 from capplan.scenario import Scenario
+from capplan.scenario.ending import Ending
+from capplan.scenario.faults import Crash
 from capplan.scenario.hosts import RATES, Host
+from capplan.scenario.placement import load_rate_bytes_per_s
+from capplan.scenario.pools import ModelLoad, Pool
+from capplan.schema import DataError
 from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock, Rank
 
 if TYPE_CHECKING:
+    from capplan.simulation.pool import ServingPool
+    from capplan.simulation.replica import Replica
     from capplan.simulation.timeline import Gauge
 
 Rates = tuple[float, ...]
 """One number for each of :data:`capplan.scenario.hosts.RATES`."""
+Ended = Callable[[], object]
 
 
 class Runner(Protocol):
-    """Whoever runs a step or batch on a machine."""
+    """What runs a step, batch or load on a machine."""
 
     def end_moves(self, end_s: float) -> None:
-        """Know that the running step or batch ends at another time."""
+        """Move the end of what runs."""
 
 
 class _Work:
-    """A step or batch in service: what is left of it at full speed, and how fast it goes."""
+    """A step or batch in service: what is left of it at full speed, and its speed."""
 
     __slots__ = ("demand", "left_s", "since_s", "speed")
 
@@ -48,8 +60,8 @@ class _Work:
 class Machine:
     """One host, and the steps and batches that run on it now.
 
-    Speeds are settled once an instant, after everything that begins and ends in it, so replicas
-    whose steps follow each other without pause do not disturb the others.
+    Speeds are set once an instant, after everything that begins and ends in it, so consecutive
+    steps of one replica do not disturb the others.
     """
 
     def __init__(self, host: Host, *, clock: Clock) -> None:
@@ -60,12 +72,12 @@ class Machine:
         self._settling = False
 
     def begin(self, runner: Runner, seconds: float, demand: Rates) -> None:
-        """Run a step or batch that takes so long at full speed, from now."""
+        """Run a step or batch from now, of a length at full speed."""
         self._works[runner] = _Work(seconds, demand, self._clock.now)
         self._changed()
 
     def end(self, runner: Runner) -> None:
-        """Know that the step or batch is done, or lost."""
+        """Remove the step or batch: it is done or lost."""
         if self._works.pop(runner, None) is not None:
             self._changed()
 
@@ -75,7 +87,7 @@ class Machine:
         return max(work.left_s - (self._clock.now - work.since_s) * work.speed, 0.0)
 
     def pressure(self) -> Rates:
-        """Return how much longer everything takes that uses each resource; 1 = full speed."""
+        """Return by how much each resource slows down what uses it; 1 = full speed."""
         totals = [sum(work.demand[i] for work in self._works.values()) for i in range(len(RATES))]
         return tuple(
             1.0 if capacity is None else max(1.0, total / capacity)
@@ -109,9 +121,9 @@ class Machine:
 
 
 class Share:
-    """The place of one replica on a machine.
+    """The part of one replica on a machine.
 
-    ``running`` gives the jobs of the step or batch in service, whose demands add up.
+    ``running`` returns the jobs of the step or batch in service, whose demands add up.
     """
 
     def __init__(
@@ -126,7 +138,7 @@ class Share:
         self._running = running
 
     def begin(self, runner: Runner, seconds: float) -> None:
-        """Run the step or batch that the engine has just formed."""
+        """Run the step or batch that the engine has formed."""
         total = [0.0] * len(RATES)
         for job in self._running():
             if isinstance(job, Attempt):
@@ -139,10 +151,218 @@ class Share:
         return self._machine.left_s(runner)
 
     def end(self, runner: Runner) -> None:
-        """Know that the step or batch is done, or lost."""
+        """Remove the step or batch: it is done or lost."""
         self._machine.end(runner)
 
 
 def demands_of(scenario: Scenario) -> dict[str, Rates]:
     """Return what one request in service demands of each rate, by class."""
     return {c.name: tuple(getattr(c.demand, r) for r in RATES) for c in scenario.classes}
+
+
+def load_bytes(pool: Pool) -> float:
+    """Return what one replica loads, bytes: as stated, else the weights on its accelerators.
+
+    Raises :class:`DataError` where neither is known.
+    """
+    if pool.model_load is not None and pool.model_load.bytes is not None:
+        return pool.model_load.bytes
+    if pool.model is None and not pool.models:
+        raise DataError(
+            "bytes, or a model of the catalogue to derive them",
+            where=f"pool {pool.name}",
+            field="model_load.bytes",
+        )
+    dtypes = [entry.weight_dtype or pool.weight_dtype for entry in pool.models]
+    return pool.tensor_parallel * sum(
+        weight_bytes(model(name), dtype=dtype, tensor_parallel=pool.tensor_parallel)
+        for name, dtype in zip(pool.model_names, dtypes or [pool.weight_dtype], strict=True)
+    )
+
+
+def load_alone_s(pool: Pool, rules: ModelLoad, host: Host | None) -> float:
+    """Return how long a replica takes to load on a host that nothing else uses, s."""
+    return rules.start_s + load_bytes(pool) / _rate(pool, host)
+
+
+def _rate(pool: Pool, host: Host | None) -> float:
+    rate = load_rate_bytes_per_s(pool, host)
+    if rate is None:
+        msg = f"pools.{pool.name}.load_bandwidth_bytes_per_s: needed to load a model"
+        raise ValueError(msg)
+    return rate
+
+
+class Loader:
+    """Loads the model of a pool's replicas, each on its host; without hosts, undisturbed."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        rules: ModelLoad,
+        *,
+        hosts: Mapping[str, Host],
+        machines: Mapping[str, Machine],
+        clock: Clock,
+    ) -> None:
+        self._pool = pool
+        self._rules = rules
+        self._bytes = load_bytes(pool)
+        self._hosts = hosts
+        self._machines = machines
+        self._clock = clock
+
+    def load(self, number: int, done: Callable[[], None]) -> Load:
+        """Start to load the replica of that number; ``done`` is called at the end."""
+        names = self._pool.hosts
+        host = self._hosts[names[number % len(names)]] if names else None
+        rate = _rate(self._pool, host)
+        taken = tuple(rate if name in self._rules.rates else 0.0 for name in RATES)
+        return Load(
+            start_s=self._rules.start_s,
+            seconds=self._bytes / rate,
+            demand=taken,
+            machine=None if host is None else self._machines[host.name],
+            clock=self._clock,
+            done=done,
+        )
+
+
+class Load:
+    """One running load; on a shared host it gets its share of the rates it uses."""
+
+    def __init__(
+        self,
+        *,
+        start_s: float,
+        seconds: float,
+        demand: Rates,
+        machine: Machine | None,
+        clock: Clock,
+        done: Callable[[], None],
+    ) -> None:
+        self._seconds = seconds
+        self._demand = demand
+        self._machine = machine
+        self._clock = clock
+        self._done = done
+        self._end_s = math.inf
+        self._start = clock.alarm(clock.now + start_s, Rank.FAULT, self._begin)
+
+    def cancel(self) -> None:
+        """Cancel the load."""
+        self._start.cancel()
+        self._leave()
+
+    def end_moves(self, end_s: float) -> None:
+        """Move the end of the load: its shared host changed its speed."""
+        self._end_s = end_s
+        self._clock.at(end_s, Rank.FAULT, self._finish, end_s)
+
+    def _begin(self, _: None) -> None:
+        self.end_moves(self._clock.now + self._seconds)
+        if self._machine is not None:
+            self._machine.begin(self, self._seconds, self._demand)
+
+    def _finish(self, end_s: float) -> None:
+        if end_s == self._end_s:
+            self._leave()
+            self._done()
+
+    def _leave(self) -> None:
+        self._end_s = math.inf
+        if self._machine is not None:
+            self._machine.end(self)
+
+
+def loader_of(
+    pool: Pool, scenario: Scenario, *, machines: Mapping[str, Machine], clock: Clock
+) -> Loader | None:
+    """Return what loads the model of a pool's replicas; None if the pool has no ``model_load``."""
+    if pool.model_load is None:
+        return None
+    hosts = {host.name: host for host in scenario.hosts}
+    return Loader(pool, pool.model_load, hosts=hosts, machines=machines, clock=clock)
+
+
+@dataclass(slots=True)
+class _Outage:
+    """One replica that is down."""
+
+    token: int = 0
+    back_s: float = -math.inf
+    load: Load | None = None
+    loads: bool = True
+    then: list[Ended] = field(default_factory=list)
+
+
+class Outages:
+    """The replicas of a pool that are down, until they have returned and loaded their model.
+
+    A replica struck again while down returns at the later of the two times, and its load restarts.
+    """
+
+    def __init__(self, pool: ServingPool, *, loader: Loader | None, clock: Clock) -> None:
+        self._pool = pool
+        self._loader = loader
+        self._clock = clock
+        self._down: dict[Replica, _Outage] = {}
+        pool.on_leave.append(self._forget)
+
+    def take_down(
+        self,
+        replicas: Iterable[Replica],
+        *,
+        back_s: float,
+        ending: Ending = Crash.ending,
+        loads: bool = True,
+        then: Ended | None = None,
+    ) -> None:
+        """Stop replicas until ``back_s`` (inf = for good), and then for as long as a load takes.
+
+        Without a loader, or without ``loads``, they serve from ``back_s`` on. ``then`` is called
+        for each when it serves again or leaves for good.
+        """
+        struck = list(replicas)
+        for replica in struck:
+            outage = self._down.setdefault(replica, _Outage())
+            outage.token += 1
+            outage.loads = loads
+            outage.back_s = max(outage.back_s, back_s)
+            if then is not None:
+                outage.then.append(then)
+            if outage.load is not None:
+                outage.load.cancel()
+                outage.load = None
+            if outage.back_s < math.inf:
+                call = (replica, outage.token)
+                self._clock.at(outage.back_s, Rank.FAULT, self._back, call)
+        self._pool.stop([replica for replica in struck if replica.up], ending)
+
+    def _forget(self, replica: Replica) -> None:
+        """Cancel the load of a replica that leaves the pool while it is down."""
+        outage = self._down.pop(replica, None)
+        if outage is None:
+            return
+        if outage.load is not None:
+            outage.load.cancel()
+        for then in outage.then:
+            self._clock.at(self._clock.now, Rank.FAULT, lambda then: then(), then)
+
+    def _back(self, which: tuple[Replica, int]) -> None:
+        replica, token = which
+        outage = self._down.get(replica)
+        if outage is None or outage.token != token:
+            return
+        if self._loader is None or not outage.loads:
+            self._restore(replica)
+            return
+        number = self._pool.number_of(replica.name)
+        outage.load = self._loader.load(number, lambda: self._restore(replica))
+
+    def _restore(self, replica: Replica) -> None:
+        outage = self._down.pop(replica)
+        replica.avoided.clear()
+        replica.restore()
+        for then in outage.then:
+            then()

@@ -1,8 +1,8 @@
-"""The timeline of a run: what each layer held and did, sampled at even intervals.
+"""The timeline of a run: the metrics of each layer, sampled at even intervals.
 
 A value holds from its time until the next row of its metric. Levels (``length``, ``in_flight``, …)
-are those of the instant, after everything that happens in it; rates, fractions and means are those
-of the interval that begins there.
+are read at the end of the instant; rates, fractions and means are those of the interval that begins
+there.
 
 =============== ================== =========================================================
 layer           ``replica``        metrics
@@ -24,11 +24,10 @@ decode          name of a replica  running, tokens_per_s, in_flight, up, kv_usag
                                    with contiguous KV kv_internal_fragmentation_fraction (of
                                    what is reserved), kv_external_fragmentation_fraction (free
                                    space outside the largest hole); with prefix caching
-                                   kv_cached_fraction (held by nobody but the cache, and free
-                                   for who needs room); with several models
-                                   resident_models, loads_per_s, evictions_per_s,
-                                   loading_fraction (of the time), and waiting_for_model in
-                                   scheduler_queue (part of its length)
+                                   kv_cached_fraction (held by the cache alone, free when needed);
+                                   with several models resident_models, loads_per_s,
+                                   evictions_per_s, loading_fraction (of the time), and
+                                   waiting_for_model in scheduler_queue (part of its length)
 host            name of a host     compute_units_pressure, io_bytes_per_s_pressure,
                 that pools share   network_bytes_per_s_pressure (how much longer all that use it
                                    take; 1 = full speed)
@@ -38,10 +37,10 @@ A gateway with limits by tenant, class or connection has also in_flight_<tenant>
 of each tenant with a quota, busy_workers (with overhead_concurrency), connections_open and
 connections_waiting (in the backlog), and refused_<reason>_rps for each limit that is set.
 
-A pool whose replicas come and go has in service_queue also replicas_desired, replicas_asked (that
+An elastic pool has in service_queue also replicas_desired, replicas_asked (that
 wait for accelerators), replicas_starting, replicas_standby, replicas_draining and replicas_paid (a
 mean over the interval; standby at its share of the price), and of an autoscaler scaling_<metric>
-(what it saw when it last looked); and each of its replicas in decode its
+(its last reading); and each of its replicas in decode its
 ``phase``, whose rows stand at the moments of the changes: the position in ``schema.PHASES``. A
 replica that joins later has rows from then on, and when it has left a last one, NaN.
 
@@ -79,7 +78,7 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 600
 FIRST_SAMPLES = 300
 LEAST = 1e-9
-"""A total that others are divided by and that grows by less has not grown, but for rounding."""
+"""A smaller growth of a divisor is rounding."""
 
 Reading = Callable[[], float]
 Gauge = tuple[str, Reading, bool]
@@ -110,7 +109,7 @@ class Probe:
 
 
 class _Track:
-    """One probe, the columns of its readings, and from when to when there was what it reads."""
+    """One probe, the columns of its readings, and the lifetime of what it reads."""
 
     __slots__ = ("born_s", "column", "first", "left_s", "per_column", "probe")
 
@@ -131,8 +130,8 @@ class _Track:
 class Sampler:
     """Reads all probes at even intervals, at most :data:`MOST_SAMPLES` times.
 
-    When there are more, every second reading is dropped and the interval doubles. A replica that
-    joins while the run goes on has rows from then on, and when it leaves a last one, NaN.
+    Beyond that, every second reading is dropped and the interval doubles. A replica that joins
+    during the run has rows from then on, and a last row, NaN, when it leaves.
     """
 
     def __init__(self, probes: Iterable[Probe], *, clock: Clock, span_s: float) -> None:
@@ -147,17 +146,17 @@ class Sampler:
         clock.process(self._sample())
 
     def add(self, probes: Iterable[Probe]) -> None:
-        """Read more, from the beginning of the run."""
+        """Add probes at the beginning of the run."""
         self._tracks.extend(self._track(probe) for probe in probes)
 
     def joined(self, replica: Replica) -> None:
-        """Read a replica that has come into service from now on."""
+        """Read a replica that joins from now on."""
         born_s, clock = self.clock.now, self.clock
         for probe in _replica_probes(replica, there_s=lambda: clock.now - born_s):
             self._tracks.append(self._track(probe, born_s=born_s))
 
     def left(self, replica: Replica) -> None:
-        """Read a replica that is gone no more, and keep nothing of it but its last readings."""
+        """Stop reading a replica that leaves; keep only its last readings."""
         for track in self._tracks:
             if track.probe.replica == replica.name and track.left_s == math.inf:
                 track.left_s = self.clock.now
@@ -165,7 +164,7 @@ class Sampler:
                     self._readings[column] = partial(float, self._readings[column]())
 
     def changed(self, replica: str, phase: str) -> None:
-        """Note at this very moment that a replica is in another phase (``schema.PHASES``)."""
+        """Record that a replica enters another phase (``schema.PHASES``) now."""
         self._events.append((self.clock.now, replica, PHASES.index(phase)))
 
     def _track(self, probe: Probe, *, born_s: float = -math.inf) -> _Track:
@@ -211,7 +210,7 @@ class Sampler:
         return pd.DataFrame(labels | values)[names(TIMELINE)]
 
     def _table(self) -> np.ndarray:
-        """Return the readings as a table; NaN where there was nothing to read yet."""
+        """Return the readings as a table; NaN before a probe was added."""
         import numpy as np
 
         width = len(self._readings)
@@ -250,7 +249,7 @@ def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
         for column, first in zip(read, track.first, strict=True):
             column[0] = first
     grown, by = np.diff(read[0]), np.diff(at if track.per_column is None else read[1])
-    # a step that was cut short or sped up takes back what was booked when it began: no mean then
+    # a step that was cut short or sped up reverses what was booked at its start: no mean then
     means = np.full(len(grown), np.nan)
     least = 0.0 if track.per_column is None else LEAST
     np.divide(grown, by, out=means, where=(by > least) & (grown >= 0))
@@ -280,7 +279,7 @@ def probes(
 
 
 def _replica_probes(replica: Replica, *, there_s: Reading | None = None) -> Iterable[Probe]:
-    """Yield a replica's probes; ``there_s`` is for how long it has been there, if not always."""
+    """Yield the probes of a replica; ``there_s`` returns its age if it joined during the run."""
     engine, name = replica.engine, replica.name
     queue, decode = "scheduler_queue", "decode"
     yield Probe(queue, name, "length", lambda: len(engine.waiting))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.formatting import counted
 from capplan.simulation import simulate
-from capplan.simulation.loading import load_alone_s
+from capplan.simulation.shared_host import load_alone_s
 from capplan.stages.run_load import (
     Loads,
     Shape,
