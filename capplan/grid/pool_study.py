@@ -11,7 +11,7 @@ from capplan.formatting import axis_title, counted, does, format_value
 from capplan.grid.buckets import Slowdown, slowdown
 from capplan.grid.only_pool import acting_alone, only_pool
 from capplan.scenario.files import with_values
-from capplan.traffic.stretch import at_load, busiest, rate_rps
+from capplan.traffic.replay import at_load, busiest, rate_rps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""When requests arrive: a unit-rate renewal process whose clock runs with the planned rate."""
+"""Arrival times: a unit-rate renewal process on a clock that runs with the planned rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capplan.traffic.curve import RateCurve
 
 CHUNK = 1 << 14
-"""Gaps drawn at once. A constant, so that fewer requests are always the first of more requests."""
+"""Gaps drawn at once; a constant, so that fewer requests are the first of more requests."""
 
 
 def arrival_times_s(
@@ -28,9 +28,8 @@ def arrival_times_s(
 ) -> NDArray[np.float64]:
     """Return arrival times of one replication, in order, at most ``limit`` of them, s.
 
-    The points of a renewal process of rate 1 are read on a clock that shows the number of
-    requests expected so far; so the expected number up to t is the plan's own, for every law of
-    the gaps, and no gap is cut.
+    The points of a renewal process of rate 1 are times on a clock of the requests expected so far,
+    so the expected number up to t is the plan's for every law of the gaps, and no gap is cut.
     Source: Cinlar, "Introduction to Stochastic Processes", 1975, section 4.7 (Poisson);
     Gerhardt and Nelson, "Transforming renewal processes for simulation of nonstationary arrival
     processes", INFORMS Journal on Computing 21(4), 2009, section 3 (other gaps).
@@ -78,13 +77,13 @@ def gaps(arrivals: Arrivals, n: int, rng: np.random.Generator) -> NDArray[np.flo
 
 
 def first_gap(arrivals: Arrivals, rng: np.random.Generator) -> float:
-    """Return the wait for the first request: the rest of a gap that began before the start.
+    """Return the time to the first request: the rest of a gap that began before the start.
 
-    It has the equilibrium law, a uniform part of a gap drawn in proportion to its length (for
+    It has the equilibrium law: a uniform part of a gap drawn in proportion to its length (for
     gamma gaps of shape k: gamma of shape k + 1; for Weibull gaps of shape k: the k-th root of a
-    gamma of shape 1 + 1/k); with it the process is stationary and the rate
-    exact from the first second. An ordinary first gap would give bursty traffic
-    (cv² - 1)/2 requests too many.
+    gamma of shape 1 + 1/k); so the process is stationary and the rate
+    exact from the first second. An ordinary first gap gives bursty traffic (cv² - 1)/2 requests
+    too many.
     Source: Cox, "Renewal Theory", 1962, sections 2.2 and 5.4.
     """
     match arrivals:

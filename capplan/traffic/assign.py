@@ -1,4 +1,4 @@
-"""What a trace does not say of its requests, from the scenario; each assumption in a sentence."""
+"""Columns that a trace lacks, filled from the scenario; each assumption in a sentence."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Objects = NDArray[np.object_]
 Bools = NDArray[np.bool_]
 
 MOST_NAMES = 5
-"""Names that a note lists."""
+"""Most names in a note."""
 
 
 def completed(
-    frame: pd.DataFrame, scenario: Scenario, *, seed: int, replication: int
+    frame: pd.DataFrame, scenario: Scenario, *, key: tuple[int, int]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows with every column of a trace filled, and what was assumed.
+    """Return the rows with every column of a trace filled, and the assumptions.
 
-    Class: the trace's where the scenario has it, else the first rule of ``traffic.rules`` that
+    Class: the trace's if the scenario has it, else the first rule of ``traffic.rules`` that
     matches, else the default class. Tenant: the trace's, else the rule's, else drawn by share.
     Priority, streaming, deadline and size: the trace's, else those of the class.
     """
     notes: list[str] = []
     classes, rule = classes_of(frame, scenario, notes)
-    rng = stream(seed, replication, Stream.TENANTS)
+    rng = stream(*key, Stream.TENANTS)
     out = {
         "request_id": _ids(frame),
         "arrival_s": frame["arrival_s"].to_numpy(),
@@ -44,9 +44,9 @@ def completed(
         "tenant": _tenants(frame, scenario, classes, rule_of=rule, rng=rng, notes=notes),
         "session": _none_if_missing(frame, "session"),
         "priority": _by_class(frame, "priority", classes, scenario, notes).astype(np.int64),
-        "streaming": _streaming(frame, scenario, classes, (seed, replication), notes),
+        "streaming": _streaming(frame, scenario, classes, key, notes),
         "deadline_s": _by_class(frame, "deadline_s", classes, scenario, notes),
-        "size": _sizes(frame, scenario, classes, (seed, replication), notes),
+        "size": _sizes(frame, scenario, classes, key, notes),
         "prefix_blocks": _prefixes(frame),
         "observed_e2e_s": _numbers(frame, "observed_e2e_s"),
         "user": _none_if_missing(frame, "user"),
@@ -58,7 +58,7 @@ def completed(
 def classes_of(
     frame: pd.DataFrame, scenario: Scenario, notes: list[str]
 ) -> tuple[Objects, NDArray[np.int64]]:
-    """Return each row's class and the rule that gave it (-1 = none); say so in ``notes``."""
+    """Return each row's class and the rule that gave it (-1: none); add them to ``notes``."""
     stated = _objects(frame, "request_class")
     classes = stated.copy()
     unnamed = ~np.isin(classes, [c.name for c in scenario.classes])
@@ -80,7 +80,7 @@ def classes_of(
 
 
 def _of_no_class(rows: Bools, stated: Objects) -> str:
-    """Return how many requests these are and which classes, unknown to the scenario, they name."""
+    """Return the number of requests and the classes, unknown to the scenario, that they name."""
     named = sorted({str(name) for name in stated[rows] if not pd.isna(name)})
     if not named:
         return f"{_of(rows)} named no class and"
@@ -124,7 +124,7 @@ def _tenants(
 def _by_class(
     frame: pd.DataFrame, column: str, classes: Objects, scenario: Scenario, notes: list[str]
 ) -> NDArray[np.float64]:
-    """Return the trace's numbers; where it has none, those of the class."""
+    """Return the trace's numbers, else those of the class."""
     values = _numbers(frame, column)
     unnamed = np.isnan(values)
     for c in scenario.classes:
@@ -135,7 +135,7 @@ def _by_class(
         what = "priority" if column == "priority" else "deadline"
         notes.append(f"{_of(unnamed)} named no {what}: that of the class.")
     if column == "deadline_s" and np.isnan(values).any():
-        notes.append(f"{_of(np.isnan(values))} have no deadline: their callers never give up.")
+        notes.append(f"{_of(np.isnan(values))} have no deadline: their callers wait without end.")
     return values
 
 
@@ -155,7 +155,7 @@ def _streaming(
         by_class &= stream(*key, Stream.STREAMING).random(len(frame)) < share
     if unnamed.any():
         how = "" if share is None else f", {share:g} of the streaming classes' requests"
-        notes.append(f"{_of(unnamed)} did not say whether they stream: as the class does{how}.")
+        notes.append(f"{_of(unnamed)} have no streaming flag: that of the class{how}.")
     by_class[~unnamed] = stated[~unnamed].astype(bool)
     return by_class
 
@@ -167,7 +167,7 @@ def _sizes(
     key: tuple[int, int],
     notes: list[str],
 ) -> NDArray[np.float64]:
-    """Return the trace's sizes; where it has none, drawn by the law of a class that has one."""
+    """Return the trace's sizes, else draws of the law of the class."""
     values = _numbers(frame, "size")
     unnamed = np.isnan(values)
     rngs = stream(*key, Stream.SIZES).spawn(len(scenario.classes))

@@ -1,4 +1,4 @@
-"""Users of a closed loop: what each may come to send, drawn once; and what was sent, as a trace."""
+"""Users of a closed loop: the requests that each may send, drawn once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CHUNK = 64
-"""Think times of a user drawn at once; a constant, so that a longer day begins like a shorter."""
+"""Think times of a user drawn at once; a constant: a longer duration begins like a shorter."""
 MOST_ROWS = 10_000_000
 CLOSED_NOTE = (
     "A closed loop: arrival_s is the earliest that a request can start, if every answer came at "
@@ -37,13 +37,12 @@ CLOSED_NOTE = (
 def closed_loop(
     scenario: Scenario, shape: ClosedLoop, base: Trace | None, *, key: tuple[int, int]
 ) -> tuple[pd.DataFrame, float, list[str]]:
-    """Return the requests that the users may come to send, the end of sending, and what was noted.
+    """Return the requests that the users may send, the end of sending, and notes.
 
-    Each user has a class and a tenant of its own, and a sequence of requests (lengths from the
-    class's laws, or rows of that class and tenant in the base trace) with the think time before
-    each. It holds as many as could be sent before ``traffic.duration_s`` if answers took no time,
-    so the same sequences are played against every scenario compared. ``scenario.requests`` are
-    dealt out to the users in turn.
+    Each user has one class and one tenant, and a sequence of requests (lengths from the class's
+    laws, or rows of that class and tenant in the base trace) with the think time before each. The
+    sequence is as long as answers without delay allow before the end of sending, so every compared
+    scenario gets the same sequences. ``scenario.requests`` are dealt out to the users in turn.
 
     Raises
     ------
@@ -73,7 +72,7 @@ def is_closed(trace: Trace) -> bool:
     Raises
     ------
     DataError
-        For a user's request, not its first, without think time: nothing says when it starts.
+        For a request of a user after its first without think time: its start is undefined.
     """
     frame = trace.frame
     if "user" not in frame or not frame["user"].notna().any():
@@ -86,7 +85,7 @@ def is_closed(trace: Trace) -> bool:
 
 
 def without_users(base: Trace) -> Trace:
-    """Return a base trace whose rows can be drawn or replayed on their own, as of no user."""
+    """Return the base trace without users, so that its rows can be drawn or replayed alone."""
     columns = [name for name in ("user", "think_s") if name in base.frame]
     return replace(base, frame=base.frame.drop(columns=columns)) if columns else base
 
@@ -160,14 +159,11 @@ def _pauses(law: Think, rng: np.random.Generator) -> Floats:
 def _from_laws(
     scenario: Scenario, shape: ClosedLoop, user: Ints, key: tuple[int, int]
 ) -> pd.DataFrame:
-    """Return a row for each request: class and tenant of its user, lengths by the class's laws."""
+    """Return a row for each request: class and tenant of its user, lengths by the laws."""
     index = drawn_classes(scenario, np.zeros(shape.users), stream(*key, Stream.CLASSES))
     names = np.array([c.name for c in scenario.classes], dtype=object)[index]
     tenant = laws.tenants_of(scenario, names, stream(*key, Stream.TENANTS))
-    seed, replication = key
-    return laws.drawn_rows(
-        scenario, index[user], seed=seed, replication=replication, tenant=tenant[user]
-    )
+    return laws.drawn_rows(scenario, index[user], key=key, tenant=tenant[user])
 
 
 def _from_base(
@@ -175,8 +171,8 @@ def _from_base(
 ) -> pd.DataFrame:
     """Return a row of the base trace for each request, of the class and tenant of its user.
 
-    A user's class and tenant are those of a row drawn for it; a tenant that the trace does not
-    name is drawn by share, once a user.
+    A user's class and tenant are those of a row drawn for it; a tenant that the trace lacks is
+    drawn by share, once a user.
     """
     rng = stream(*key, Stream.ROWS)
     classes, _ = classes_of(base.frame, scenario, [])

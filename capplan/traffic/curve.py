@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 class RateCurve:
     """A rate that is linear between knots; two knots at one time are a jump.
 
-    Before the first knot and after the last nothing arrives. Integral and inverse are exact:
+    No request arrives before the first knot or after the last. Integral and inverse are exact:
     on a piece that starts at rate r and rises by s per second, r·x + s·x²/2 requests arrive in x
     seconds, so n requests need x = 2n / (r + sqrt(r² + 2·s·n)).
 
@@ -57,12 +57,12 @@ class RateCurve:
 
     @property
     def end_s(self) -> float:
-        """Return when the plan ends, s."""
+        """Return the end of the plan, s."""
         return float(self.time_s[-1])
 
     @property
     def expected(self) -> float:
-        """Return the number of requests that the whole plan expects."""
+        """Return the number of requests expected in the whole plan."""
         return float(self._expected_by_knot[-1])
 
     @property
@@ -83,7 +83,7 @@ class RateCurve:
         return np.where((t >= self.time_s[0]) & (t < self.time_s[-1]), rate, 0.0)
 
     def expected_by(self, time_s: ArrayLike) -> Floats:
-        """Return how many requests the plan expects up to each time."""
+        """Return the number of requests expected up to each time."""
         t = np.clip(np.asarray(time_s, dtype=float), self.time_s[0], self.time_s[-1])
         piece = self._piece(self.time_s, t)
         x = t - self.time_s[piece]
@@ -91,7 +91,7 @@ class RateCurve:
         return np.asarray(self._expected_by_knot[piece] + part)
 
     def time_of(self, count: ArrayLike) -> Floats:
-        """Return when the plan expects the count to be reached; NaN outside [0, expected]."""
+        """Return the time at which the expected count is reached; NaN outside [0, expected]."""
         n = np.asarray(count, dtype=float)
         piece = self._piece(self._expected_by_knot, n)
         left = np.maximum(n - self._expected_by_knot[piece], 0.0)
@@ -126,7 +126,7 @@ class RateCurve:
     def times(self, other: RateCurve) -> RateCurve:
         """Return the product of two plans over the time that both cover.
 
-        Exact where one of the two is constant between jumps; raises ValueError where both slope.
+        One of the two must be constant between jumps: ValueError if both slope.
         """
         return _combined(self, other, multiply=True)
 
@@ -138,7 +138,7 @@ class RateCurve:
         return np.clip(np.searchsorted(knots, values, side="right") - 1, 0, len(knots) - 2)
 
     def _between(self, piece: NDArray[np.intp], time_s: Floats) -> Floats:
-        """Return the rate on a piece as a mean of its ends, which rounding keeps positive."""
+        """Return the rate on a piece as a weighted mean of its ends, which stays positive."""
         width = self.time_s[piece + 1] - self.time_s[piece]
         x = time_s - self.time_s[piece]
         share = np.divide(x, width, out=np.zeros_like(x), where=width > 0)

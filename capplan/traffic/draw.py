@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
     from capplan.scenario import Scenario
 
-LAWS_NOTE = (
-    "The requests are drawn from the laws of the scenario's classes; no trace stands behind."
-)
+LAWS_NOTE = "The requests are drawn from the laws of the scenario's classes, without a trace."
 
 
 def draw(
@@ -41,28 +39,27 @@ def draw(
 ) -> Trace:
     """Return the requests of one replication, every column of a trace filled.
 
-    A replay repeats the base trace. A closed loop gives each user the requests it may come to send
+    A replay repeats the base trace. A closed loop gives each user the requests that it may send
     (see :func:`capplan.traffic.closed.closed_loop`). Any other shape gives the arrivals, and each
     takes a whole row of the base trace (drawn with replacement, so the joint distribution of class,
-    tenant, lengths and prefix is the trace's); without a base trace the classes' laws give the
-    rows.
+    tenant, lengths and prefix is the trace's), or without a base trace a draw of the classes' laws.
     At most ``scenario.requests`` requests, all before ``traffic.lasts_s``. The same scenario,
-    seed and replication give the same trace; what pools, layers and faults say changes nothing,
-    except the replicas of the primary pool under a rate per replica.
+    seed and replication give the same trace. Pools, layers and faults change nothing in it, except
+    the replicas of the primary pool under a rate per replica.
 
     Parameters
     ----------
     scenario
-        Who asks, and in which shape.
+        Its traffic, classes and tenants.
     seed, replication
-        Name the random numbers, not negative.
+        Keys of the random numbers, not negative.
     base
-        The base trace; None = the one that ``traffic.trace`` names.
+        The base trace; None: that of ``traffic.trace``.
 
     Raises
     ------
     DataError
-        When the base trace cannot be read, or nothing arrives within the duration.
+        If the base trace cannot be read, or no request arrives within the duration.
     ValueError
         For a replay without a base trace, or a negative seed or replication.
     """
@@ -84,8 +81,7 @@ def draw(
     frame, assumed = completed(
         frame.iloc[: scenario.requests],
         scenario,
-        seed=seed,
-        replication=replication,
+        key=key,
     )
     frame, changed = with_long_outputs(frame, scenario, key=key)
     last = float(frame["arrival_s"].iloc[-1])
@@ -108,7 +104,7 @@ def recorded(scenario: Scenario, *, seed: int = 0) -> Trace:
     base = base_trace(scenario.traffic)
     if base is None:
         return draw(scenario, seed=seed)
-    frame, notes = completed(base.frame, scenario, seed=seed, replication=0)
+    frame, notes = completed(base.frame, scenario, key=(seed, 0))
     kept = [name for name in base.frame if name not in frame]
     return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))
 
@@ -130,7 +126,7 @@ def _without_effect(scenario: Scenario) -> list[str]:
 
 
 def _is_cut(scenario: Scenario, rows: int) -> bool:
-    """Return whether the cap on requests ends the trace; users keep sending to its full end."""
+    """Return whether the cap on requests ends the trace; a closed loop runs to its full end."""
     if scenario.requests is None or isinstance(scenario.traffic.shape, ClosedLoop):
         return False
     return rows >= scenario.requests
@@ -143,7 +139,7 @@ def _replay(
         msg = "shape replay needs a base trace"
         raise ValueError(msg)
     lasts_s = scenario.traffic.lasts_s
-    whole = replayed(base, shape, seed=key[0], replication=key[1])
+    whole = replayed(base, shape, key=key)
     times = whole["arrival_s"].to_numpy(np.float64)
     frame = whole.iloc[: int(np.searchsorted(times, lasts_s))]
     cuts = cut_note(times, len(frame), f"traffic.duration_s {lasts_s:,.6g} s")
@@ -174,7 +170,7 @@ def _shaped(
     )
     if base is None:
         index = drawn_classes(scenario, times, stream(*key, Stream.CLASSES))
-        frame = laws.drawn_rows(scenario, index, seed=key[0], replication=key[1])
+        frame = laws.drawn_rows(scenario, index, key=key)
     else:
         rows = _rows(scenario, base, times, key)
         frame = taken(base.frame, rows, occurrence(rows))
@@ -184,7 +180,7 @@ def _shaped(
 def _rows(
     scenario: Scenario, base: Trace, times: NDArray[np.float64], key: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """Return a row of the base trace for each arrival; its class first where the mix changes."""
+    """Return a row of the base trace for each arrival; its class first if the mix changes."""
     rng = stream(*key, Stream.ROWS)
     if not scenario.traffic.mix:
         return rng.integers(len(base), size=len(times))

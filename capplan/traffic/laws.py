@@ -51,7 +51,7 @@ def drawn_classes(
     Raises
     ------
     ValueError
-        When every class has weight 0 at an arrival.
+        If every class has weight 0 at an arrival.
     """
     edges = np.cumsum(class_weights(scenario, time_s), axis=1)
     if (edges[:, -1] <= 0).any():
@@ -75,7 +75,7 @@ def rows_by_class(
     Raises
     ------
     DataError
-        When the base trace has no request of a class that is drawn.
+        If the base trace has no request of a drawn class.
     """
     level = rng.random(len(index))
     rows = np.empty(len(index), dtype=np.int64)
@@ -118,24 +118,23 @@ def drawn_rows(
     scenario: Scenario,
     index: Ints,
     *,
-    seed: int,
-    replication: int,
+    key: tuple[int, int],
     tenant: NDArray[np.object_] | None = None,
 ) -> pd.DataFrame:
     """Return a row for each class index: tenant by share, lengths by the class's laws, prefix.
 
-    ``tenant`` states the tenant of each row instead.
+    ``tenant``: the tenant of each row instead.
     """
     classes, n = scenario.classes, len(index)
-    normals = stream(seed, replication, Stream.LENGTHS).standard_normal((n, 2))
+    normals = stream(*key, Stream.LENGTHS).standard_normal((n, 2))
     prompt, output = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for i, c in enumerate(classes):
         rows = index == i
-        rng = stream(seed, replication, Stream.LENGTHS).spawn(i + 1)[i]
+        rng = stream(*key, Stream.LENGTHS).spawn(i + 1)[i]
         prompt[rows], output[rows] = lengths(c, normals[rows], rng)
     names = np.array([c.name for c in classes], dtype=object)[index]
     if tenant is None:
-        tenant = tenants_of(scenario, names, stream(seed, replication, Stream.TENANTS))
+        tenant = tenants_of(scenario, names, stream(*key, Stream.TENANTS))
     frame = pd.DataFrame(
         {
             "prompt_tokens": prompt,
@@ -160,9 +159,9 @@ def pick(n: int, weights: Sequence[float], rng: np.random.Generator) -> Ints:
 def tenants_of(
     scenario: Scenario, class_names: NDArray[np.object_], rng: np.random.Generator
 ) -> NDArray[np.object_]:
-    """Return a tenant for each request, by what each sends among the tenants that use its class.
+    """Return a tenant for each request, by share among the tenants of its class.
 
-    A class that no tenant lists is used by those that list none, or else by all.
+    The tenants of a class are those that list it or list none, or else all.
     """
     chance = rng.random(len(class_names))
     tenants = np.empty(len(class_names), dtype=object)
@@ -184,12 +183,12 @@ def lengths(
     """Return prompt and output lengths for rows of two independent standard normals.
 
     The logarithms of two log-normal lengths have the class's correlation (Gaussian copula). A
-    pair of which one lies beyond its ``max_tokens`` is drawn again as a pair, from ``rng``.
+    pair with a length above its ``max_tokens`` is drawn again as a pair, from ``rng``.
 
     Raises
     ------
     ValueError
-        When a pair still lies beyond after a thousand draws.
+        If a pair is still above after a thousand draws.
     """
     c = request_class
     prompt, output = _pair(c, normals)
@@ -199,7 +198,7 @@ def lengths(
         if not left:
             return prompt.astype(np.int64), output.astype(np.int64)
         prompt[beyond], output[beyond] = _pair(c, rng.standard_normal((left, 2)))
-    msg = f"class {c.name}: lengths nearly always lie beyond max_tokens"
+    msg = f"class {c.name}: lengths are nearly always above max_tokens"
     raise ValueError(msg)
 
 
@@ -235,12 +234,12 @@ def _most(law: Length) -> int:
 
 
 def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return n sizes by a class's law; one beyond the law's ``max`` is drawn again.
+    """Return n sizes by a class's law; one above the law's ``max`` is drawn again.
 
     Raises
     ------
     ValueError
-        When a size still lies beyond after a thousand draws.
+        If a size is still above after a thousand draws.
     """
     match law:
         case FixedSize(value=value):
@@ -256,7 +255,7 @@ def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
                     return np.asarray(drawn)
                 again = rng.standard_normal(int(np.count_nonzero(beyond)))
                 drawn[beyond] = p50 * np.exp(sigma * again)
-            msg = f"sizes nearly always lie beyond their max of {most:g}"
+            msg = f"sizes are nearly always above their max of {most:g}"
             raise ValueError(msg)
 
 
@@ -266,7 +265,7 @@ def _prefixes(
     tenant: NDArray[np.object_],
     prompt: Ints,
 ) -> NDArray[np.object_]:
-    """Return the complete blocks of the prefix that a class's requests of one tenant share."""
+    """Return the complete blocks of the prefix that requests of one class and tenant share."""
     names = {name: i for i, name in enumerate(sorted(set(tenant)))}
     longest = max(c.prefix_tokens for c in classes) // PREFIX_BLOCK_TOKENS
     out = np.empty(len(index), dtype=object)

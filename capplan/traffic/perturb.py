@@ -1,4 +1,4 @@
-"""Perturbations of a drawn crowd: bursts above the planned peak, and very long outputs."""
+"""Perturbations of drawn requests: bursts above the planned peak, and very long outputs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from capplan.traffic.curve import RateCurve
 
 PEAK_WINDOW_S = 60.0
-"""Over which the peak of a replayed trace is counted, s."""
+"""Window of the peak of a replayed trace, s."""
 
 
 def with_bursts(plan: RateCurve, scenario: Scenario) -> RateCurve:
-    """Return the plan with each burst of the scenario's in place of what was planned there.
+    """Return the plan with each burst of the scenario in place of the planned rate.
 
-    Every burst's rate is its ``peak_fraction`` times the peak of the plan without bursts.
+    The rate of a burst is its ``peak_fraction`` times the peak of the plan without bursts.
     """
     peak = plan.peak_rps
     for burst in _bursts_of(scenario):
@@ -48,7 +48,7 @@ def with_extra_requests(
 
     The planned peak of a replay is its highest rate over 60 s. Rows are drawn from the base
     trace; ``copies`` is the number of copies already in use. A burst in which the replay is
-    busier than the burst's rate stays as it is, and a note says so.
+    busier than the burst's rate stays unchanged, with a note.
     """
     notes: list[str] = []
     peak = _peak_rps(frame, end_s)
@@ -76,7 +76,7 @@ def with_extra_requests(
 def with_long_outputs(
     frame: pd.DataFrame, scenario: Scenario, *, key: tuple[int, int]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return completed rows with some outputs made long, and what was changed."""
+    """Return the rows with some outputs made long, and notes."""
     notes: list[str] = []
     output = frame["output_tokens"].to_numpy(dtype=np.int64, copy=True)
     sized = {c.name for c in scenario.classes if c.size is not None}
@@ -114,7 +114,7 @@ def _peak_rps(frame: pd.DataFrame, end_s: float) -> float:
 def _missing(
     frame: pd.DataFrame, burst: Bursts, target_rps: float, end_s: float
 ) -> tuple[RateCurve, int]:
-    """Return the rate that the replay lacks in each burst, and how many bursts lack none."""
+    """Return the rate that the replay lacks in each burst, and the number without lack."""
     windows = _windows(burst, end_s)
     edges = np.append(windows.time_s[::2], windows.end_s)
     counts, _ = np.histogram(frame["arrival_s"].to_numpy(), bins=edges)

@@ -1,8 +1,9 @@
-"""A base trace again: replayed as a whole, or row by row, copies apart from each other."""
+"""A base trace again: its busiest stretch, at another load, replayed, or row by row."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def window_s(base: Trace) -> float:
     """Return the length of the base trace's observation window, s.
 
-    Where the trace does not state it, the last arrival and one mean gap; 0 for one instant.
+    Unless the trace states it, the last arrival and one mean gap; 0 for one instant.
     """
     last = float(base.frame["arrival_s"].iloc[-1])
     if base.duration_s is not None:
@@ -34,19 +35,19 @@ def window_s(base: Trace) -> float:
 BUSIEST_S = 3600.0
 
 
-def replayed(base: Trace, shape: Replay, *, seed: int, replication: int) -> pd.DataFrame:
+def replayed(base: Trace, shape: Replay, *, key: tuple[int, int]) -> pd.DataFrame:
     """Return the rows of a replay of the whole trace, in order of arrival.
 
     Recorded times are multiplied by ``time_scale``. A ``rate_scale`` r below 1 keeps each request
-    with probability r. Above 1, copies of the whole trace are added, each shifted round the end
-    of the window by a uniform time, the last one thinned to the fraction of r. Each copy has the
-    recorded burstiness and joint law of lengths; superposition makes the sum smoother than one
-    trace played r times as fast. The requests kept at one r are kept at every larger one.
+    with probability r. Above 1, copies of the whole trace are added, each shifted by a uniform
+    time with wrap-around, the last one thinned to the fraction of r. Each copy has the recorded
+    burstiness and joint law of lengths; their sum is smoother than one trace r times as fast. The
+    requests kept at one r are kept at every larger one.
 
     Source: Lewis and Shedler, "Simulation of nonhomogeneous Poisson processes by thinning",
     Naval Research Logistics Quarterly 26(3), 1979 (thinning).
     """
-    rng = stream(seed, replication, Stream.COPIES)
+    rng = stream(*key, Stream.COPIES)
     recorded = base.frame["arrival_s"].to_numpy(dtype=float)
     window = window_s(base)
     parts = []
@@ -63,7 +64,7 @@ def replayed(base: Trace, shape: Replay, *, seed: int, replication: int) -> pd.D
 
 
 def cut_note(whole_s: NDArray[np.float64], kept: int, cut_by: str) -> list[str]:
-    """Return a sentence on what a cut leaves out of a replay; none if it leaves out nothing.
+    """Return a sentence about the requests that a cut leaves out of a replay; none without any.
 
     ``whole_s`` are the arrivals of the whole replay in order, of which the first ``kept`` stay.
 
@@ -92,11 +93,11 @@ Ints = NDArray[np.int64]
 def taken(base: pd.DataFrame, rows: Ints, copy: Ints, *, lap: Ints | None = None) -> pd.DataFrame:
     """Return the rows of the base trace, each as copy number ``copy`` (0 = the original).
 
-    A copy is another caller of the same kind: its request and session have names of their own,
-    and so have the prefix blocks that only one session of the base trace used; blocks that
-    several sessions share (a tenant's system prompt) stay shared. Where the base trace knows no
-    sessions, no block of a copy is shared with another copy. ``lap`` tells the two parts of a
-    copy that was shifted round the end of the trace; their sessions are two.
+    A copy is another caller of the same kind: its request, its session and the prefix blocks that
+    only one session of the base trace uses get new names; blocks that several sessions share (a
+    tenant's system prompt) stay shared. Without sessions in the base trace, copies share no block.
+    ``lap`` separates the two parts of a copy that wraps around the end of the trace; they are two
+    sessions.
     """
     frame = base.iloc[rows].reset_index(drop=True)
     again = copy > 0
@@ -112,7 +113,7 @@ def taken(base: pd.DataFrame, rows: Ints, copy: Ints, *, lap: Ints | None = None
 
 
 def occurrence(rows: Ints) -> Ints:
-    """Return how often each row number stood before it.
+    """Return how often each row number occurs before it.
 
     >>> import numpy as np
     >>> occurrence(np.array([4, 7, 4, 4])).tolist()
@@ -158,10 +159,42 @@ def _blocks(base: pd.DataFrame, rows: Ints, copy: Ints) -> NDArray[np.object_]:
 def _private(
     base: pd.DataFrame, lengths: Ints, which: NDArray[np.intp], n_ids: int
 ) -> NDArray[np.int64]:
-    """Return 1 for each block id that one session alone uses, 0 for a shared one."""
+    """Return 1 for each block id that a single session uses, 0 for a shared one."""
     if "session" not in base or base["session"].isna().all():
         return np.ones(n_ids, dtype=np.int64)
     session, names = pd.factorize(base["session"], use_na_sentinel=False)
     pairs = np.unique(which * len(names) + np.repeat(session, lengths))
     sessions = np.bincount(pairs // len(names), minlength=n_ids)
     return np.asarray(sessions == 1, dtype=np.int64)
+
+
+def busiest(trace: Trace, requests: int) -> Trace:
+    """Return that many successive requests with the least time between first and last."""
+    frame = trace.frame
+    if len(frame) <= requests:
+        return trace
+    arrival = frame["arrival_s"].to_numpy()
+    first = int((arrival[requests - 1 :] - arrival[: len(arrival) - requests + 1]).argmin())
+    part = frame.iloc[first : first + requests].reset_index(drop=True)
+    start = float(part["arrival_s"].iloc[0])
+    part = part.assign(arrival_s=part["arrival_s"] - start)
+    return replace(trace, frame=part, duration_s=float(part["arrival_s"].iloc[-1]))
+
+
+def at_load(trace: Trace, factor: float) -> Trace:
+    """Return the same requests, arriving ``factor`` times as fast."""
+    if factor <= 0:
+        msg = f"the load factor must be positive, got {factor}"
+        raise ValueError(msg)
+    if factor == 1:
+        return trace
+    frame = trace.frame.assign(arrival_s=trace.frame["arrival_s"] / factor)
+    duration = None if trace.duration_s is None else trace.duration_s / factor
+    return replace(trace, frame=frame, duration_s=duration)
+
+
+def rate_rps(trace: Trace) -> float:
+    """Return the mean rate between the first and the last arrival; NaN for one request."""
+    arrival = trace.frame["arrival_s"].to_numpy()
+    span = float(arrival[-1] - arrival[0])
+    return (len(arrival) - 1) / span if span > 0 else float("nan")

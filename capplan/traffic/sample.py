@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capplan.scenario.traffic import Traffic
 
 SAMPLE = "sample"
-"""The name that stands for the bundled trace, in a scenario and on the command line."""
+"""Name of the bundled trace in a scenario and on the command line."""
 
 SAMPLE_DURATION_S = 3600.0
 
@@ -35,7 +35,7 @@ def base_trace(traffic: Traffic) -> Trace | None:
     Raises
     ------
     DataError
-        For a trace that cannot be read.
+        If the trace cannot be read.
     """
     if traffic.trace is None:
         return None
@@ -43,7 +43,7 @@ def base_trace(traffic: Traffic) -> Trace | None:
 
 
 def reading_of(traffic: Traffic) -> Reading:
-    """Return how a scenario says that its trace is to be read."""
+    """Return how to read the trace of a scenario."""
     return Reading(
         format=traffic.format,
         columns=tuple(traffic.columns.items()),
@@ -56,8 +56,8 @@ def reading_of(traffic: Traffic) -> Reading:
 class Reading:
     """How to read a file: its format, and pairs of our column and the file's column or unit.
 
-    ``span_s`` and ``only`` are of ServeGen profiles: the seconds to draw (None = the reader's own),
-    and the folder to draw from.
+    For ServeGen profiles ``span_s`` is the span to draw (None: the reader's default) and ``only``
+    the folder to draw from.
     """
 
     format: str = "auto"
@@ -68,7 +68,7 @@ class Reading:
     only: str | None = None
 
     def trace(self, path: Path) -> Trace:
-        """Return the trace of a file read like this."""
+        """Return the trace of a file."""
         if self.format not in FORMATS:
             rule = f"one of {', '.join(FORMATS)}"
             raise DataError(rule, where=path, field="format", value=self.format)
@@ -89,8 +89,8 @@ AS_FOUND = Reading()
 def read_base(name: str, reading: Reading = AS_FOUND) -> Trace:
     """Return the trace of that name: ``sample``, or a file of any known format.
 
-    The last few are kept in memory; a file that changed is read again. The sample is read as it
-    is, whatever ``reading`` says of a file.
+    The last few are kept in memory; a changed file is read again. ``reading`` does not apply to the
+    sample.
     """
     path = sample_path() if name == SAMPLE else Path(name)
     try:

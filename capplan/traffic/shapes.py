@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 PIECES_OF_A_WAVE = 64
 
 
-def planned_rate(  # noqa: PLR0911 (the one place that tells shapes apart)
+def planned_rate(  # noqa: PLR0911 (one case for each shape)
     shape: Shape, *, duration_s: float, replicas: int = 1
 ) -> RateCurve:
     """Return the planned rate of a shape from 0 to ``duration_s`` or to the end of its plan.
@@ -70,15 +70,15 @@ def planned_rate(  # noqa: PLR0911 (the one place that tells shapes apart)
             plans = [planned_rate(p, duration_s=duration_s, replicas=replicas) for p in shape.parts]
             return functools.reduce(RateCurve.plus, plans)
         case Replay():
-            msg = "a replay has no planned rate: it has its trace's"
+            msg = "a replay has no planned rate: it follows its trace"
             raise ValueError(msg)
         case ClosedLoop():
-            msg = "a closed loop has no planned rate: its users send when they are answered"
+            msg = "a closed loop has no planned rate: its users wait for each answer"
             raise ValueError(msg)
 
 
 def _steps(shape: Step) -> RateCurve:
-    """Return the levels with ramps between them; nothing arrives after the last level."""
+    """Return the levels with ramps between them, without requests after the last level."""
     times, rates, now = [], [], 0.0
     for n in range(shape.steps):
         rate = shape.start_rps * shape.factor**n
@@ -95,7 +95,7 @@ def _ramp(shape: Ramp, duration_s: float) -> RateCurve:
 
 
 def _wave(shape: Wave, duration_s: float) -> RateCurve:
-    """Return the sine in straight pieces, 64 a period; they reach 99.9 % of its amplitude."""
+    """Return the sine in straight pieces, 64 a period, which reach 99.9 % of its amplitude."""
     pieces = math.ceil(duration_s / shape.period_s * PIECES_OF_A_WAVE)
     time = np.minimum(np.arange(pieces + 1) * shape.period_s / PIECES_OF_A_WAVE, duration_s)
     swing = shape.amplitude_fraction * np.sin(2 * np.pi * time / shape.period_s)

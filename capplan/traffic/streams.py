@@ -1,7 +1,7 @@
 """Random streams: one independent generator for each purpose of a replication.
 
 Streams are numbered, and the numbers are append-only: a new purpose takes a new number, so the
-draws of the others never move. Draws of traffic use 0 to 9, the simulation 10 to 19.
+draws of the others never change. Traffic uses 0 to 9, the simulation 10 to 19.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What each stream of the traffic is for; never renumber, only append up to 9."""
+    """Purpose of each stream of the traffic; never renumber, only append up to 9."""
 
     ARRIVALS = 0
     ROWS = 1

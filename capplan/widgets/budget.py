@@ -33,7 +33,7 @@ def explore_wait_budget(scenario: Scenario, *, trace: Trace) -> Explorer:
     """
     from capplan.budget import WAITING, allocate, apply, rebalance, with_shares
     from capplan.simulation import simulate
-    from capplan.traffic.stretch import busiest
+    from capplan.traffic.replay import busiest
 
     own = allocate(scenario, trace=trace)
     start = whole(_percentages(own.tightest))

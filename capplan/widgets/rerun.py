@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capplan.formatting import counted, format_value, rule_words
-from capplan.traffic.stretch import at_load, busiest, rate_rps
+from capplan.traffic.replay import at_load, busiest, rate_rps
 from capplan.widgets.explorer import Control, Explorer, Values, View
 
 if TYPE_CHECKING:

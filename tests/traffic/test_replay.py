@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.traffic.stretch import at_load, busiest, rate_rps
+from capplan.traffic.replay import at_load, busiest, rate_rps
 from capplan.traffic.trace import from_frame
 
 
