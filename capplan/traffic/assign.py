@@ -51,6 +51,7 @@ def completed(
         "observed_e2e_s": _numbers(frame, "observed_e2e_s"),
         "user": _none_if_missing(frame, "user"),
         "think_s": _numbers(frame, "think_s"),
+        "imputed": _imputed(frame),
     }
     return pd.DataFrame(out), notes
 
@@ -203,6 +204,12 @@ def _prefixes(frame: pd.DataFrame) -> Objects:
         if ids is None or isinstance(ids, float):
             blocks[i] = none
     return blocks
+
+
+def _imputed(frame: pd.DataFrame) -> Bools:
+    if "imputed" in frame:
+        return frame["imputed"].to_numpy(dtype=bool)
+    return np.zeros(len(frame), dtype=bool)
 
 
 def _objects(frame: pd.DataFrame, column: str) -> Objects:
