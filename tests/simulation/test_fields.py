@@ -1,8 +1,12 @@
-"""Every field of a scenario that the simulation is meant to heed changes something."""
+"""Every field of a scenario that the simulation heeds moves the figure that it is about.
+
+Each change states its effect, ``more`` or ``less`` of a figure of :func:`figures`.
+"""
 
 import numpy as np
 import pytest
 
+from capplan.results import per_request
 from capplan.scenario import Scenario
 from capplan.scenario.autoscaling import (
     Autoscaler,
@@ -80,285 +84,433 @@ ACCEPT = {"rate_per_s": 30.0, "backlog": 6, "max_open": 9, "max_per_caller": 7}
 ONE_POD = {"type": "Pods", "value": 1, "period_s": 0.5}
 
 CHANGES = {
-    Scenario: {"drain_s": ("drain_s", 0.01), "default_class": ("default_class", "embed")},
-    Network: {
-        "one_way_s": ("network.one_way_s", 0.05),
-        "handshake_s": ("network.handshake_s", 0.03),
-        "connections": ("network.connections", "long_lived"),
-    },
-    Gateway: {
-        "response_cache": ("gateway.response_cache", {"lookup_s": 0.01}),
-        "concurrency": ("gateway.concurrency", None),
-        "overhead_s": ("gateway.overhead_s", 0.1),
-        "overhead_fraction": ("gateway.overhead_fraction", 0.3),
-        "overhead_concurrency": ("gateway.overhead_concurrency", 1),
-        "accept": ("gateway.accept", ACCEPT),
-        "max_prompt_tokens": ("gateway.max_prompt_tokens", 100),
-        "max_total_tokens": ("gateway.max_total_tokens", 120),
-        "drop_final_retries": ("gateway.drop_final_retries", True),
-        "retry_budget": ("gateway.retry_budget", BUDGET),
-        "allowances": ("gateway.allowances", [ALLOWANCE]),
-        "rate_limits": ("gateway.rate_limits", []),
-        "token_limits": ("gateway.token_limits", [TOKEN_LIMIT]),
-        "quotas": ("gateway.quotas", [QUOTA, OTHER]),
-        "reclaim": ("gateway.reclaim", "cancel"),
-        "reserves": ("gateway.reserves", [RESERVE]),
-        "when_full": ("gateway.when_full", "displace_lowest"),
-    },
-    RequestLimit: {
-        "tenant": ("gateway.rate_limits.r.tenant", "b"),
-        "request_class": ("gateway.rate_limits.r.request_class", "urgent"),
-        "rate_rps": ("gateway.rate_limits.r.rate_rps", 30.0),
-        "burst": ("gateway.rate_limits.r.burst", 7),
-    },
-    TokenLimit: {
-        "tenant": ("gateway.token_limits.t.tenant", "b"),
-        "request_class": ("gateway.token_limits.t.request_class", "urgent"),
-        "rate_tokens_per_s": ("gateway.token_limits.t.rate_tokens_per_s", 4000.0),
-        "burst_tokens": ("gateway.token_limits.t.burst_tokens", 150),
-        "output_estimate_tokens": ("gateway.token_limits.t.output_estimate_tokens", 60),
-        "corrected": ("gateway.token_limits.t.corrected", False),
-    },
-    Allowance: {
-        "tenant": ("gateway.allowances.m.tenant", "b"),
-        "request_class": ("gateway.allowances.m.request_class", "urgent"),
-        "tokens": ("gateway.allowances.m.tokens", 5000),
-        "period_s": ("gateway.allowances.m.period_s", None),
-    },
-    TenantQuota: {
-        "tenant": ("gateway.quotas.0.tenant", "b"),
-        "concurrency": ("gateway.quotas.0.concurrency", 5),
-        "lendable_fraction": ("gateway.quotas.1.lendable_fraction", 0.5),
-        "borrowing_limit": ("gateway.quotas.0.borrowing_limit", 0),
-    },
-    Reserve: {
-        "priority": ("gateway.reserves.0.priority", 1),
-        "concurrency": ("gateway.reserves.0.concurrency", 9),
-    },
-    Accept: {
-        "rate_per_s": ("gateway.accept.rate_per_s", 50.0),
-        "backlog": ("gateway.accept.backlog", 0),
-        "max_open": ("gateway.accept.max_open", 5),
-        "max_per_caller": ("gateway.accept.max_per_caller", 2),
-    },
-    Router: {
-        "policy": ("pools.llm.router.policy", "random"),
-        "max_in_flight": ("pools.llm.router.max_in_flight", None),
-    },
-    ResponseCache: {
-        "capacity": ("gateway.response_cache.capacity", 1),
-        "ttl_s": ("gateway.response_cache.ttl_s", 0.1),
-        "lookup_s": ("gateway.response_cache.lookup_s", 0.2),
-        "bytes_per_token": ("gateway.response_cache.bytes_per_token", 1.0),
-    },
-    ModelLoad: {
-        "start_s": ("pools.vector.model_load.start_s", 0.3),
-        "bytes": ("pools.vector.model_load.bytes", 9.0),
-        "over": ("pools.vector.model_load.over", "network"),
-    },
-    Pool: {
-        "step_factors": ("pools.llm.step_factors", [1.0, 3.0]),
-        "model_load": ("pools.llm.model_load", {"bytes": 1e9}),
-        "replicas_per_node": ("pools.llm.replicas_per_node", 2),
-        "replicas": ("pools.llm.replicas", 3),
-        "hosts": ("pools.vector.hosts", []),
-        "models": ("pools.llm.models", [{"name": "x", "kv_fraction": 0.5}]),
-        "load_bandwidth_bytes_per_s": ("pools.llm.load_bandwidth_bytes_per_s", 1e10),
-        "lifecycle": (LIFE, {"model_load": {"kind": "fixed", "seconds": 0.9}}),
-        "standby": ("pools.llm.standby", {"replicas": 1, "ready": {"kind": "fixed", "seconds": 0}}),
-        "autoscaler": (SCALE, {"max_replicas": 3, "metrics": [{"metric": "running", "target": 1}]}),
-        "resource_pool": ("pools.llm.resource_pool", None),
-    },
-    Lifecycle: {
-        "provisioning": (f"{LIFE}.provisioning", {"kind": "fixed", "seconds": 0.7}),
-        "image_pull": (f"{LIFE}.image_pull", {"kind": "fixed", "seconds": 0.7}),
-        "model_load": (f"{LIFE}.model_load", {"kind": "fixed", "seconds": 0.7}),
-        "grace_period_s": (f"{LIFE}.grace_period_s", 0.0),
-    },
-    FixedTime: {"seconds": (f"{LIFE}.provisioning.seconds", 0.7)},
-    LognormalTime: {
-        "p50_s": (f"{LIFE}.model_load.p50_s", 0.08),
-        "p95_s": (f"{LIFE}.model_load.p95_s", 2.0),
-    },
-    Standby: {
-        "replicas": ("pools.llm.standby.replicas", 2),
-        "ready": ("pools.llm.standby.ready", {"kind": "fixed", "seconds": 0.5}),
-        "price_fraction": ("pools.llm.standby.price_fraction", 0.5),
-    },
-    ResourcePool: {"accelerators": ("resource_pools.rack.accelerators", 3)},
-    Autoscaler: {
-        "min_replicas": (f"{SCALE}.min_replicas", 4),
-        "max_replicas": (f"{SCALE}.max_replicas", 3),
-        "metrics": (f"{SCALE}.metrics", [{"metric": "running", "target": 1}]),
-        "sync_period_s": (f"{SCALE}.sync_period_s", 0.4),
-        "tolerance": (f"{SCALE}.tolerance", 0.9),
-        "scrape_interval_s": (f"{SCALE}.scrape_interval_s", 0.3),
-        "metric_lag_s": (f"{SCALE}.metric_lag_s", 0.5),
-    },
-    ScalingMetric: {
-        "metric": (f"{SCALE}.metrics.0.metric", "running"),
-        "source": (f"{SCALE}.metrics.0.source", "pods"),
-        "target_type": (f"{SCALE}.metrics.1.target_type", "AverageValue"),
-        "target": (f"{SCALE}.metrics.0.target", 1.0),
-        "activation": (f"{SCALE}.metrics.0.activation", 900.0),
-        "quantile": (f"{SCALE}.metrics.1.quantile", 0.1),
-        "window_s": (f"{SCALE}.metrics.1.window_s", 0.3),
-    },
-    ScaleUpRules: {
-        "stabilization_window_s": (f"{SCALE}.behavior.scale_up.stabilization_window_s", 1.0),
-        "select_policy": (f"{SCALE}.behavior.scale_up.select_policy", "Disabled"),
-        "policies": (f"{SCALE}.behavior.scale_up.policies", [ONE_POD]),
-    },
-    ScaleDownRules: {
-        "stabilization_window_s": (f"{SCALE}.behavior.scale_down.stabilization_window_s", 9.0),
-        "select_policy": (f"{SCALE}.behavior.scale_down.select_policy", "Disabled"),
-        "policies": (f"{SCALE}.behavior.scale_down.policies", [ONE_POD]),
-    },
-    ScalingPolicy: {
-        "type": (f"{SCALE}.behavior.scale_up.policies.0.type", "Percent"),
-        "value": (f"{SCALE}.behavior.scale_up.policies.0.value", 2),
-        "period_s": (f"{SCALE}.behavior.scale_up.policies.0.period_s", 2.0),
-    },
-    EventDriven: {
-        "polling_interval_s": (f"{SCALE}.event_driven.polling_interval_s", 0.9),
-        "cooldown_s": (f"{SCALE}.event_driven.cooldown_s", 60.0),
-        "idle_replicas": (f"{SCALE}.event_driven.idle_replicas", None),
-    },
-    ResidentModel: {
-        "model": (f"{MODELS}.y.model", "Llama-3.2-3B"),
-        "kv_fraction": (f"{MODELS}.y.kv_fraction", 0.5),
-        "load_s": (f"{MODELS}.y.load_s", 0.5),
-        "unload_s": (f"{MODELS}.x.unload_s", 0.5),
-        "weight_dtype": (f"{MODELS}.y.weight_dtype", "int8"),
-        "step_time": (f"{MODELS}.y.step_time", {"kind": "linear"} | dict.fromkeys(TERMS, 1e-4)),
-    },
-    ContinuousBatching: {
-        "max_num_seqs": (f"{LLM}.max_num_seqs", 2),
-        "max_num_batched_tokens": (f"{LLM}.max_num_batched_tokens", 500),
-        "chunked_prefill": (f"{LLM}.chunked_prefill", False),
-        "block_size": (f"{LLM}.block_size", 64),
-        "kv_blocks": (f"{LLM}.kv_blocks", 26),
-        "max_model_len": (f"{LLM}.max_model_len", 250),
-        "prefix_caching": (f"{LLM}.prefix_caching", True),
-        "long_prefill_token_threshold": (f"{LLM}.long_prefill_token_threshold", 20),
-        "max_num_partial_prefills": (f"{LLM}.max_num_partial_prefills", 1),
-        "max_long_partial_prefills": (f"{LLM}.max_long_partial_prefills", 1),
-        "watermark": (f"{LLM}.watermark", 0.6),
-        "speculation": (f"{LLM}.speculation", DRAFT),
-        "beam_width": (f"{LLM}.beam_width", 2),
-        "beam_shares_prompt": (f"{LLM}.beam_shares_prompt", True),
-        "stream_interval": (f"{LLM}.stream_interval", 20),
-        "cancel_frees": (f"{LLM}.cancel_frees", False),
-        "kv_layout": (f"{LLM}.kv_layout", "contiguous"),
-        "async_scheduling": (f"{LLM}.async_scheduling", True),
-        "reserved": (f"{LLM}.reserved", [RESERVATION]),
-        "priority_preemption": (f"{LLM}.priority_preemption", True),
-        "poison": (f"{LLM}.poison", "batch"),
-    },
-    Reservation: {
-        "classes": (f"{LLM}.reserved.0.classes", ["chat"]),
-        "priority_at_most": (f"{LLM}.reserved.0.priority_at_most", 1),
-        "fraction": (f"{LLM}.reserved.0.fraction", 0.9),
-        "kv_fraction": (f"{LLM}.reserved.0.kv_fraction", 0.8),
-    },
-    FairShare: {
-        "by": (f"{LLM}.scheduler.fair.by", "class"),
-        "cost": (f"{LLM}.scheduler.fair.cost", "requests"),
-        "tenants": (f"{LLM}.scheduler.fair.tenants", {"b": 9.0}),
-        "classes": (f"{LLM}.scheduler.fair.classes", {"urgent": 9.0}),
-    },
-    LengthBuckets: {
-        "bounds_tokens": (f"{LLM}.scheduler.buckets.bounds_tokens", [50]),
-        "turn": (f"{LLM}.scheduler.buckets.turn", "shortest_first"),
-    },
-    Speculation: {
-        "num_speculative_tokens": (f"{LLM}.speculation.num_speculative_tokens", 1),
-        "acceptance": (f"{LLM}.speculation.acceptance", 0.2),
-        "draft_cost_fraction": (f"{LLM}.speculation.draft_cost_fraction", 0.5),
-    },
-    ContiguousKv: {
-        "reserve": (f"{LLM}.contiguous.reserve", "oracle"),
-        "compaction": (f"{LLM}.contiguous.compaction", True),
-        "copy_s_per_token": (f"{LLM}.contiguous.copy_s_per_token", 1e-3),
-    },
-    LinearStep: {name: (f"{STEP}.{name}", 2e-3) for name in TERMS},
-    DynamicBatching: {
-        "max_batch_size": (f"{VECTOR}.max_batch_size", 2),
-        "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
-        "cancel_frees": (f"{VECTOR}.cancel_frees", False),
-        "poison": (f"{VECTOR}.poison", "batch"),
-        "preferred_batch_sizes": (f"{VECTOR}.preferred_batch_sizes", [2]),
-        "priority_levels": (f"{VECTOR}.priority_levels", 2),
-        "default_priority_level": (f"{VECTOR}.default_priority_level", 2),
-        "queue_policy": (f"{VECTOR}.queue_policy", {"timeout_s": 0.05}),
-        "level_policies": (f"{VECTOR}.level_policies", [{"level": 1, "timeout_s": 0.05}]),
-    },
-    QueuePolicy: {
-        "timeout_s": (f"{VECTOR}.queue_policy.timeout_s", 0.2),
-        "timeout_action": (f"{VECTOR}.queue_policy.timeout_action", "delay"),
-        "max_queue_size": (f"{VECTOR}.queue_policy.max_queue_size", 1),
-    },
-    StaticBatching: {
-        "max_batch_size": (f"{VECTOR}.max_batch_size", 2),
-        "max_queue_delay_s": (f"{VECTOR}.max_queue_delay_s", 0.5),
-        "max_model_len": (f"{VECTOR}.max_model_len", 100),
-        "cancel_frees": (f"{VECTOR}.cancel_frees", False),
-        "poison": (f"{VECTOR}.poison", "batch"),
-        "step_time": (f"{VECTOR}.step_time", LINEAR | {"base_s": 9e-3}),
-    },
-    ServiceLaw: {
-        "base_s": (f"{VECTOR}.service.base_s", 0.5),
-        "per_item_s": (f"{VECTOR}.service.per_item_s", 0.1),
-        "per_size_s": (f"{VECTOR}.service.per_size_s", 0.1),
-        "exponential": (f"{VECTOR}.service.exponential", True),
-    },
-    RequestClass: {
-        "pool": ("classes.chat.pool", "vector"),
-        "model": ("classes.chat.model", "y"),
-        "priority": ("classes.chat.priority", -1),
-        "streaming": ("classes.chat.streaming", False),
-        "cached_fraction": ("classes.chat.cached_fraction", 0.9),
-        "response_cached_fraction": ("classes.chat.response_cached_fraction", 0.5),
-        "hedge": ("classes.chat.hedge", {"after_s": 0.2}),
-        "poisoned_fraction": ("classes.chat.poisoned_fraction", 0.2),
-    },
-    Hedge: {
-        "after_s": ("classes.chat.hedge.after_s", 0.4),
-        "after_quantile": ("classes.chat.hedge", {"after_quantile": 0.5}),
-        "most": ("classes.chat.hedge.most", 2),
-    },
-    RetryBudget: {
-        "fraction": ("classes.chat.retry.budget.fraction", 0.9),
-        "min_per_s": ("classes.chat.retry.budget.min_per_s", 9.0),
-        "window_s": ("classes.chat.retry.budget.window_s", 0.5),
-        "per_tenant": ("classes.chat.retry.budget.per_tenant", True),
-    },
-    Promises: {"deadline_s": ("classes.chat.promises.deadline_s", 0.5)},
-    Retry: {
-        "max_attempts": ("classes.chat.retry.max_attempts", 1),
-        "attempt_timeout_s": ("classes.chat.retry.attempt_timeout_s", 0.3),
-        "backoff_s": ("classes.chat.retry.backoff_s", 2.0),
-        "multiplier": ("classes.chat.retry.multiplier", 3.0),
-        "max_backoff_s": ("classes.chat.retry.max_backoff_s", 0.02),
-        "jitter": ("classes.chat.retry.jitter", True),
-        "retry_on": ("classes.chat.retry.retry_on", ["failed"]),
-        "heeds_final": ("classes.chat.retry.heeds_final", False),
-        "honour_retry_after": ("classes.chat.retry.honour_retry_after", False),
-        "never_on_status": ("classes.chat.retry.never_on_status", [503]),
-        "never_on_reason": ("classes.chat.retry.never_on_reason", ["queue_full"]),
-        "max_retry_after_s": ("classes.chat.retry.max_retry_after_s", 0.1),
-        "budget": ("classes.chat.retry.budget", {"fraction": 0.1, "min_per_s": 0.0}),
-    },
-    Host: {
-        "compute_units": ("hosts.h.compute_units", 9.0),
-        "io_bytes_per_s": ("hosts.h.io_bytes_per_s", 5.0),
-        "network_bytes_per_s": ("hosts.h.network_bytes_per_s", 5.0),
-    },
-    Demand: {
-        "compute_units": ("classes.embed.demand.compute_units", 9.0),
-        "io_bytes_per_s": ("classes.embed.demand.io_bytes_per_s", 90.0),
-        "network_bytes_per_s": ("classes.embed.demand.network_bytes_per_s", 90.0),
-    },
+    Scenario: (
+        "",
+        {
+            "drain_s": (0.01, "less succeeded"),
+            "default_class": ("embed", "more embed attempts"),
+        },
+    ),
+    Network: (
+        "network",
+        {
+            "one_way_s": (0.05, "more network time"),
+            "handshake_s": (0.03, "more network time"),
+            "connections": ("long_lived", "less network time"),
+        },
+    ),
+    Gateway: (
+        "gateway",
+        {
+            "response_cache": ({"lookup_s": 0.01}, "more cache answers"),
+            "concurrency": (None, "less waiting gateway"),
+            "overhead_s": (0.1, "more gateway overhead"),
+            "overhead_fraction": (0.3, "more delivery time"),
+            "overhead_concurrency": (1, "more busy_workers"),
+            "accept": (ACCEPT, "more connections_per_caller"),
+            "max_prompt_tokens": (100, "more prompt_too_long"),
+            "max_total_tokens": (120, "more too_many_tokens"),
+            "drop_final_retries": (True, "more final_retry"),
+            "retry_budget": (BUDGET, "more retry_budget"),
+            "allowances": ([ALLOWANCE], "more quota_exhausted"),
+            "rate_limits": ([], "less rate_limit"),
+            "token_limits": ([TOKEN_LIMIT], "more token_limit"),
+            "quotas": ([QUOTA, OTHER], "more displaced"),
+            "reclaim": ("cancel", "more reclaimed"),
+            "reserves": ([RESERVE], "more urgent served"),
+            "when_full": ("displace_lowest", "more displaced"),
+        },
+    ),
+    RequestLimit: (
+        "gateway.rate_limits.r",
+        {
+            "tenant": ("b", "less rate_limit"),
+            "request_class": ("urgent", "less rate_limit"),
+            "rate_rps": (30.0, "less rate_limit"),
+            "burst": (7, "less rate_limit"),
+        },
+    ),
+    TokenLimit: (
+        "gateway.token_limits.t",
+        {
+            "tenant": ("b", "less token_limit"),
+            "request_class": ("urgent", "less token_limit"),
+            "rate_tokens_per_s": (4000.0, "less token_limit"),
+            "burst_tokens": (150, "more request_too_large"),
+            "output_estimate_tokens": (60, "more token_limit"),
+            "corrected": (False, "more token_limit"),
+        },
+    ),
+    Allowance: (
+        "gateway.allowances.m",
+        {
+            "tenant": ("b", "less quota_exhausted"),
+            "request_class": ("urgent", "less quota_exhausted"),
+            "tokens": (5000, "less quota_exhausted"),
+            "period_s": (None, "more quota_exhausted"),
+        },
+    ),
+    TenantQuota: (
+        "gateway.quotas.0",
+        {
+            "tenant": ("b", "more tenant b served"),
+            "concurrency": (5, "less displaced"),
+            "lendable_fraction": ("gateway.quotas.1.lendable_fraction", 0.5, "more succeeded"),
+            "borrowing_limit": (0, "more wait_limit"),
+        },
+    ),
+    Reserve: (
+        "gateway.reserves.0",
+        {
+            "priority": (1, "less urgent served"),
+            "concurrency": (9, "less chat served"),
+        },
+    ),
+    Accept: (
+        "gateway.accept",
+        {
+            "rate_per_s": (50.0, "less connection_refused"),
+            "backlog": (0, "more connection_refused"),
+            "max_open": (5, "more connection_refused"),
+            "max_per_caller": (2, "more connections_per_caller"),
+        },
+    ),
+    Router: (
+        "pools.llm.router",
+        {
+            "policy": ("random", "more imbalance"),
+            "max_in_flight": (None, "less waiting service_queue"),
+        },
+    ),
+    ResponseCache: (
+        "gateway.response_cache",
+        {
+            "capacity": (1, "less response_cache_entries"),
+            "ttl_s": (0.1, "less response_cache_entries"),
+            "lookup_s": (0.2, "more gateway overhead"),
+            "bytes_per_token": (1.0, "less response_cache_bytes"),
+        },
+    ),
+    ModelLoad: (
+        "pools.vector.model_load",
+        {
+            "start_s": (0.3, "more embed e2e"),
+            "bytes": (9.0, "less embed e2e"),
+            "over": ("network", "more embed e2e"),
+        },
+    ),
+    Pool: (
+        "pools.llm",
+        {
+            "step_factors": ([1.0, 3.0], "more chat e2e"),
+            "model_load": ({"bytes": 1e9}, "less replicas"),
+            "replicas_per_node": (2, "more crash"),
+            "replicas": (3, "more succeeded"),
+            "hosts": ("pools.vector.hosts", [], "less embed e2e"),
+            "models": ([{"name": "x", "kv_fraction": 0.5}], "less succeeded"),
+            "load_bandwidth_bytes_per_s": (1e10, "less succeeded"),
+            "lifecycle": ({"model_load": {"kind": "fixed", "seconds": 0.9}}, "less replicas"),
+            "standby": (
+                {"replicas": 1, "ready": {"kind": "fixed", "seconds": 0}},
+                "more replicas_standby",
+            ),
+            "autoscaler": (
+                {"max_replicas": 3, "metrics": [{"metric": "running", "target": 1}]},
+                "more replicas_desired",
+            ),
+            "resource_pool": (None, "more replicas"),
+        },
+    ),
+    Lifecycle: (
+        "pools.llm.lifecycle",
+        {
+            "provisioning": ({"kind": "fixed", "seconds": 0.7}, "less replicas"),
+            "image_pull": ({"kind": "fixed", "seconds": 0.7}, "less replicas"),
+            "model_load": ({"kind": "fixed", "seconds": 0.7}, "less replicas"),
+            "grace_period_s": (0.0, "more scaled_down"),
+        },
+    ),
+    FixedTime: (
+        "pools.llm.lifecycle.provisioning",
+        {
+            "seconds": (0.7, "less replicas"),
+        },
+    ),
+    LognormalTime: (
+        "pools.llm.lifecycle.model_load",
+        {
+            "p50_s": (0.08, "less replicas"),
+            "p95_s": (2.0, "less replicas"),
+        },
+    ),
+    Standby: (
+        "pools.llm.standby",
+        {
+            "replicas": (2, "more replicas_standby"),
+            "ready": ({"kind": "fixed", "seconds": 0.5}, "more replicas_starting"),
+            "price_fraction": (0.5, "less replicas_paid"),
+        },
+    ),
+    ResourcePool: (
+        "resource_pools.rack",
+        {
+            "accelerators": (3, "less replicas"),
+        },
+    ),
+    Autoscaler: (
+        "pools.llm.autoscaler",
+        {
+            "min_replicas": (4, "more fewest wanted"),
+            "max_replicas": (3, "less replicas"),
+            "metrics": ([{"metric": "running", "target": 1}], "more replicas"),
+            "sync_period_s": (0.4, "less turns of replicas"),
+            "tolerance": (0.9, "less turns of replicas"),
+            "scrape_interval_s": (0.3, "less replicas"),
+            "metric_lag_s": (0.5, "less replicas"),
+        },
+    ),
+    ScalingMetric: (
+        "pools.llm.autoscaler.metrics.0",
+        {
+            "metric": ("running", "more scaling_running"),
+            "source": ("pods", "less replicas"),
+            "target_type": (
+                "pools.llm.autoscaler.metrics.1.target_type",
+                "AverageValue",
+                "less replicas",
+            ),
+            "target": (1.0, "more replicas"),
+            "activation": (900.0, "less replicas"),
+            "quantile": ("pools.llm.autoscaler.metrics.1.quantile", 0.1, "less replicas"),
+            "window_s": ("pools.llm.autoscaler.metrics.1.window_s", 0.3, "less scaling_e2e_s"),
+        },
+    ),
+    ScaleUpRules: (
+        "pools.llm.autoscaler.behavior.scale_up",
+        {
+            "stabilization_window_s": (1.0, "less replicas"),
+            "select_policy": ("Disabled", "less replicas"),
+            "policies": ([ONE_POD], "less replicas"),
+        },
+    ),
+    ScaleDownRules: (
+        "pools.llm.autoscaler.behavior.scale_down",
+        {
+            "stabilization_window_s": (9.0, "more replicas"),
+            "select_policy": ("Disabled", "more replicas"),
+            "policies": ([ONE_POD], "more replicas"),
+        },
+    ),
+    ScalingPolicy: (
+        "pools.llm.autoscaler.behavior.scale_up.policies.0",
+        {
+            "type": ("Percent", "less replicas"),
+            "value": (2, "more replicas"),
+            "period_s": (2.0, "less replicas"),
+        },
+    ),
+    EventDriven: (
+        "pools.llm.autoscaler.event_driven",
+        {
+            "polling_interval_s": (0.9, "less replicas_desired"),
+            "cooldown_s": (60.0, "more replicas"),
+            "idle_replicas": (None, "more replicas"),
+        },
+    ),
+    ResidentModel: (
+        "pools.llm.models.y",
+        {
+            "model": ("Llama-3.2-3B", "more urgent served"),
+            "kv_fraction": (0.4, "more succeeded"),
+            "load_s": (0.5, "less succeeded"),
+            "unload_s": ("pools.llm.models.x.unload_s", 0.5, "less succeeded"),
+            "weight_dtype": ("int8", "more urgent served"),
+            "step_time": (LINEAR | {"base_s": 0.05}, "more step_time_s"),
+        },
+    ),
+    ContinuousBatching: (
+        "pools.llm.batching",
+        {
+            "max_num_seqs": (2, "less batch size"),
+            "max_num_batched_tokens": (500, "more step_time_s"),
+            "chunked_prefill": (False, "less batch size"),
+            "block_size": (64, "less kv_usage_fraction"),
+            "kv_blocks": (26, "less succeeded"),
+            "max_model_len": (250, "more max_model_len"),
+            "prefix_caching": (True, "more cached tokens"),
+            "long_prefill_token_threshold": (20, "more chat ttft"),
+            "max_num_partial_prefills": (1, "less prefill time"),
+            "max_long_partial_prefills": (1, "less prefill time"),
+            "watermark": (0.6, "less succeeded"),
+            "speculation": (DRAFT, "less chat e2e"),
+            "beam_width": (2, "less succeeded"),
+            "beam_shares_prompt": (True, "less kv_capacity"),
+            "stream_interval": (20, "less tokens"),
+            "cancel_frees": (False, "less succeeded"),
+            "kv_layout": ("contiguous", "less succeeded"),
+            "async_scheduling": (True, "less chat e2e"),
+            "reserved": ([RESERVATION], "less urgent ttft"),
+            "priority_preemption": (True, "less urgent ttft"),
+            "poison": ("batch", "more poisoned_batch"),
+        },
+    ),
+    Reservation: (
+        "pools.llm.batching.reserved.0",
+        {
+            "classes": (["chat"], "more urgent ttft"),
+            "priority_at_most": (1, "more urgent ttft"),
+            "fraction": (0.9, "less chat served"),
+            "kv_fraction": (0.8, "less chat served"),
+        },
+    ),
+    FairShare: (
+        "pools.llm.batching.scheduler.fair",
+        {
+            "by": ("class", "more tenant b ttft"),
+            "cost": ("requests", "less short ttft"),
+            "tenants": ({"b": 9.0}, "less tenant b ttft"),
+            "classes": ({"urgent": 9.0}, "less urgent ttft"),
+        },
+    ),
+    LengthBuckets: (
+        "pools.llm.batching.scheduler.buckets",
+        {
+            "bounds_tokens": ([50], "more short ttft"),
+            "turn": ("shortest_first", "less short ttft"),
+        },
+    ),
+    Speculation: (
+        "pools.llm.batching.speculation",
+        {
+            "num_speculative_tokens": (1, "more chat e2e"),
+            "acceptance": (0.2, "more chat e2e"),
+            "draft_cost_fraction": (0.5, "more chat e2e"),
+        },
+    ),
+    ContiguousKv: (
+        "pools.llm.batching.contiguous",
+        {
+            "reserve": ("oracle", "more succeeded"),
+            "compaction": (True, "less kv_external_fragmentation_fraction"),
+            "copy_s_per_token": (1e-3, "more chat e2e"),
+        },
+    ),
+    LinearStep: (
+        STEP,
+        {n: (2e-3, f"{'less' if n == 'base_s' else 'more'} chat e2e") for n in TERMS},
+    ),
+    DynamicBatching: (
+        "pools.vector.batching",
+        {
+            "max_batch_size": (2, "less vector batch size"),
+            "max_queue_delay_s": (0.5, "more embed e2e"),
+            "cancel_frees": (False, "more wasted tokens"),
+            "poison": ("batch", "more poisoned_batch"),
+            "preferred_batch_sizes": ([2], "less vector batch size"),
+            "priority_levels": (2, "more urgent e2e"),
+            "default_priority_level": (2, "less urgent e2e"),
+            "queue_policy": ({"timeout_s": 0.05}, "more queue_timeout"),
+            "level_policies": ([{"level": 1, "timeout_s": 0.05}], "more queue_timeout"),
+        },
+    ),
+    QueuePolicy: (
+        "pools.vector.batching.queue_policy",
+        {
+            "timeout_s": (0.2, "less queue_timeout"),
+            "timeout_action": ("delay", "less queue_timeout"),
+            "max_queue_size": (1, "less waiting scheduler_queue"),
+        },
+    ),
+    StaticBatching: (
+        "pools.vector.batching",
+        {
+            "max_batch_size": (2, "less vector batch size"),
+            "max_queue_delay_s": (0.5, "more urgent e2e"),
+            "max_model_len": (100, "more max_model_len"),
+            "cancel_frees": (False, "more urgent e2e"),
+            "poison": ("batch", "more poisoned_batch"),
+            "step_time": (LINEAR | {"base_s": 9e-3}, "more urgent e2e"),
+        },
+    ),
+    ServiceLaw: (
+        "pools.vector.batching.service",
+        {
+            "base_s": (0.5, "more embed e2e"),
+            "per_item_s": (0.1, "more embed e2e"),
+            "per_size_s": (0.1, "more embed e2e"),
+            "exponential": (True, "more spread of vector service"),
+        },
+    ),
+    RequestClass: (
+        "classes.chat",
+        {
+            "pool": ("vector", "more vector attempts"),
+            "model": ("y", "more succeeded"),
+            "priority": (-1, "less chat ttft"),
+            "streaming": (False, "more chat ttft"),
+            "cached_fraction": (0.9, "more cached tokens"),
+            "response_cached_fraction": (0.5, "more cache answers"),
+            "hedge": ({"after_s": 0.2}, "more cancelled"),
+            "poisoned_fraction": (0.2, "more poisoned"),
+        },
+    ),
+    Hedge: (
+        "classes.chat.hedge",
+        {
+            "after_s": (0.4, "less chat attempts"),
+            "after_quantile": ("classes.chat.hedge", {"after_quantile": 0.5}, "less chat attempts"),
+            "most": (2, "more chat attempts"),
+        },
+    ),
+    RetryBudget: (
+        "classes.chat.retry.budget",
+        {
+            "fraction": (0.9, "more chat attempts"),
+            "min_per_s": (9.0, "more chat attempts"),
+            "window_s": (0.5, "less chat attempts"),
+            "per_tenant": (True, "more chat attempts"),
+        },
+    ),
+    Promises: (
+        "classes.chat.promises",
+        {
+            "deadline_s": (0.5, "more deadline"),
+        },
+    ),
+    Retry: (
+        "classes.chat.retry",
+        {
+            "max_attempts": (1, "less chat attempts"),
+            "attempt_timeout_s": (0.3, "more attempt_timeout"),
+            "backoff_s": (2.0, "more retry pause"),
+            "multiplier": (3.0, "more retry pause"),
+            "max_backoff_s": (0.02, "less retry pause"),
+            "jitter": (True, "less retry pause"),
+            "retry_on": (["failed"], "less chat attempts"),
+            "heeds_final": (False, "more chat attempts"),
+            "honour_retry_after": (False, "less retry pause"),
+            "never_on_status": ([503], "less retries of full llm"),
+            "never_on_reason": (["queue_full"], "less chat attempts"),
+            "max_retry_after_s": (0.1, "less retry pause"),
+            "budget": ({"fraction": 0.1, "min_per_s": 0.0}, "less chat attempts"),
+        },
+    ),
+    Host: (
+        "hosts.h",
+        {
+            "compute_units": (9.0, "less compute_units_pressure"),
+            "io_bytes_per_s": (5.0, "more io_bytes_per_s_pressure"),
+            "network_bytes_per_s": (5.0, "more network_bytes_per_s_pressure"),
+        },
+    ),
+    Demand: (
+        "classes.embed.demand",
+        {
+            "compute_units": (9.0, "more compute_units_pressure"),
+            "io_bytes_per_s": (90.0, "more io_bytes_per_s_pressure"),
+            "network_bytes_per_s": (90.0, "more network_bytes_per_s_pressure"),
+        },
+    ),
 }
 
 PACKED = {f"{LLM}.kv_layout": "contiguous", f"{LLM}.contiguous.reserve": "oracle"}
@@ -460,6 +612,13 @@ GIVEN = {
     SCALE: BEGINS,
     "pools.llm.resource_pool": SCALES | RACK,
     "gateway.quotas": NAMED,
+    "pools.llm.router.policy": {"faults": []},
+    f"{MODELS}.y.kv_fraction": {f"{LLM}.kv_blocks": 60},
+    f"{VECTOR}.max_batch_size": BUSY,
+    f"{VECTOR}.preferred_batch_sizes": BUSY,
+    f"{VECTOR}.service.exponential": {"pools.vector.hosts": []},
+    "gateway.response_cache": {"classes.chat.response_cached_fraction": 0.5},
+    "classes.chat.priority": {"gateway.queue.order": "priority"},
     "gateway.reclaim": NAMED
     | {"gateway.concurrency": 4}
     | {"gateway.quotas": [{"tenant": "all", "concurrency": 1}, {"tenant": "b", "concurrency": 3}]},
@@ -509,17 +668,22 @@ PARTS = {
 """What the fields of a part need to be felt."""
 
 QUEUE_CHANGES = {
-    "length": 1,
-    "wait_limit_s": 0.05,
-    "order": "priority",
-    "status": {429: 503, 503: 429},
-    "retry_after_s": 2.5,
-    "fair": {"by": "class", "cost": "requests"},
-    "buckets": {"bounds_tokens": [100]},
-    "ageing_per_s": 100.0,
+    "length": (1, "less waiting {layer}"),
+    "wait_limit_s": (0.05, "more wait_limit"),
+    "order": ("priority", "less urgent ttft"),
+    "status": (None, "more status_{status}_rps"),
+    "retry_after_s": (2.5, "more retry pause"),
+    "fair": ({"by": "class", "cost": "requests"}, "less urgent ttft"),
+    "buckets": ({"bounds_tokens": [100], "turn": "shortest_first"}, "less short ttft"),
+    "ageing_per_s": (100.0, "more urgent ttft"),
 }
 ORDER_OF = {"fair": "weighted_fair", "buckets": "length_buckets", "ageing_per_s": "priority"}
-QUEUES = ("gateway.queue", "pools.llm.queue", "pools.llm.batching.scheduler")
+QUEUES = {
+    "gateway.queue": ("gateway", 503),
+    "pools.llm.queue": ("service_queue", 429),
+    "pools.llm.batching.scheduler": ("scheduler_queue", 429),
+}
+"""Each queue by its path: its layer, and another status than it has."""
 
 ELSEWHERE = {
     Scenario: {
@@ -658,15 +822,22 @@ def differ(one, two):
 
 
 def changes():
-    for part, fields in CHANGES.items():
-        for name, (path, value) in fields.items():
-            yield pytest.param(part.__name__, path, value, id=f"{part.__name__}.{name}")
-    for queue in QUEUES:
-        for name, value in QUEUE_CHANGES.items():
-            yield pytest.param("Queue", f"{queue}.{name}", value, id=f"{queue}.{name}")
+    """Yield the part, path and value of each change, and its effect."""
+    for part, (above, fields) in CHANGES.items():
+        for name, change in fields.items():
+            *path, value, effect = change
+            where = path[0] if path else f"{above}.{name}".lstrip(".")
+            yield pytest.param((part.__name__, where, value, effect), id=f"{part.__name__}.{name}")
+    for queue, (layer, status) in QUEUES.items():
+        for name, (value, effect) in QUEUE_CHANGES.items():
+            new = status if name == "status" else value
+            moved = effect.format(layer=layer, status=status)
+            yield pytest.param(("Queue", f"{queue}.{name}", new, moved), id=f"{queue}.{name}")
 
 
-ALONE = {
+BY_PART = {
+    **{part: given | NAMED for part, given in PARTS.items()},
+    **ELASTIC,
     "Speculation": {f"{LLM}.speculation": DRAFT},
     "ResidentModel": TWO,
     "ResponseCache": KEEPS,
@@ -683,25 +854,84 @@ def given_for(part, path):
     if part == "Queue":
         queue, name = path.rsplit(".", 1)
         return {f"{queue}.order": ORDER_OF[name]} if name in ORDER_OF else {}
-    if part in PARTS:
-        return PARTS[part] | NAMED
-    if part in ALONE:
-        return ALONE[part]
-    if part in ELASTIC:
-        return ELASTIC[part] | GIVEN.get(path, {})
-    return GIVEN.get(path, {})
+    return BY_PART.get(part, {}) | GIVEN.get(path, {})
 
 
-@pytest.mark.parametrize(("part", "path", "value"), list(changes()))
-def test_a_field_changes_the_run(base, trace, part, path, value):
-    if isinstance(value, dict) and 429 in value:
-        value = value[429 if path.startswith("gateway") else 503]
-    base = with_values(base, given_for(part, path))
-    assert differ(tables(base, trace), tables(with_values(base, {path: value}), trace))
+def mean(values):
+    return float(values.mean()) if len(values) else 0.0
+
+
+def pauses_s(log):
+    """Return how long callers waited between an attempt and the next, s."""
+    ordered = log.sort_values(["request_id", "attempt"])
+    before = ordered.groupby("request_id")["finish_s"].shift()
+    return (ordered["intended_start_s"] - before).dropna()
+
+
+def figures(result):
+    """Return what a run did: counts of outcomes and reasons, mean times, means of the timeline."""
+    log, rows = result.requests, result.timeline
+    served = log[log["outcome"] == "succeeded"]
+    vector = log["replica"].astype("object").str.startswith("vector").fillna(False).astype(bool)
+    found = {
+        "network time": mean(log["network_s"].dropna()),
+        "gateway overhead": mean((log["service_queue_in_s"] - log["gateway_admitted_s"]).dropna()),
+        "prefill time": mean((served["prefill_end_s"] - served["batch_in_s"]).dropna()),
+        "delivery time": mean((served["finish_s"] - served["decode_end_s"]).dropna()),
+        "retry pause": mean(pauses_s(log)),
+        "cache answers": len(served[served["outcome_layer"] == "gateway"]),
+        "cached tokens": log["cached_tokens"].sum(),
+        "wasted tokens": log["wasted_tokens"].sum(),
+        "tokens": log["output_tokens"].sum(),
+        "batch size": mean(log["batch_size"].dropna()),
+        "vector batch size": mean(log.loc[vector, "batch_size"].dropna()),
+        "vector attempts": int(vector.sum()),
+        "imbalance": log.loc[~vector, "replica"].value_counts().std(),
+        "spread of vector service": (served["decode_end_s"] - served["batch_in_s"])[vector].std(),
+        "retries of full llm": int((log["attempt"] > 1).sum()),
+    }
+    wanted = rows.loc[rows["metric"] == "replicas_desired", "value"]
+    found["turns of replicas"] = int(wanted.diff().fillna(0).ne(0).sum())
+    found["fewest wanted"] = wanted.iloc[len(wanted) // 2 :].min()
+    found |= log["outcome"].value_counts().to_dict()
+    found |= log["reason"].dropna().str.partition(":")[0].value_counts().to_dict()
+    found |= rows.groupby("metric", observed=True)["value"].mean().to_dict()
+    lengths = rows[rows["metric"] == "length"].groupby("layer", observed=True)["value"].mean()
+    found |= {f"waiting {layer}": value for layer, value in lengths.items()}
+    table = per_request(result, warmup=True)
+    groups = {
+        "short": table[table["prompt_tokens"] < 100],
+        **{str(name): own for name, own in table.groupby("request_class", observed=True)},
+        **{f"tenant {name}": own for name, own in table.groupby("tenant", observed=True)},
+    }
+    for name, own in groups.items():
+        found[f"{name} attempts"] = own["attempts"].sum()
+        found[f"{name} served"] = int((own["outcome"] == "succeeded").sum())
+        found[f"{name} ttft"] = own["ttft_s"].mean()
+        found[f"{name} e2e"] = own["e2e_s"].mean()
+    return found
+
+
+BEFORE = {}
+"""Figures of the run without a change, by what is given."""
+
+
+@pytest.mark.parametrize("change", list(changes()))
+def test_a_field_moves_the_figure_that_it_is_about(base, trace, change):
+    part, path, value, effect = change
+    given = given_for(part, path)
+    base = with_values(base, given)
+    if repr(given) not in BEFORE:
+        BEFORE[repr(given)] = figures(simulate(base, trace=trace))
+    after = figures(simulate(with_values(base, {path: value}), trace=trace))
+    side, figure = effect.split(" ", 1)
+    one, two = (float(run.get(figure, 0)) for run in (BEFORE[repr(given)], after))
+    assert two > one if side == "more" else two < one, (figure, one, two)
 
 
 def test_every_field_is_either_heeded_or_named_as_read_elsewhere():
-    for part, fields in [*CHANGES.items(), (Queue, QUEUE_CHANGES)]:
+    every = {part: fields for part, (_, fields) in CHANGES.items()} | {Queue: QUEUE_CHANGES}
+    for part, fields in every.items():
         known = set(fields) | ELSEWHERE.get(part, set())
         assert set(part.model_fields) == known, part.__name__
 
