@@ -1,4 +1,4 @@
-"""What the notebooks are thin pages of: opening a study, frames for its charts, words for figures.
+"""What the notebooks share: opening a study, drawing where there is data, words for figures.
 
 Everything here returns values; only :meth:`Page.leave` writes, through :mod:`capplan.evidence`.
 """
@@ -11,9 +11,7 @@ from capplan.pages import (
     recomputed,
 )
 from capplan.pages.conclusion import conclude
-from capplan.pages.frontend import has_reader
-from capplan.pages.page import Page, open_page
-from capplan.pages.showing import acting_charts, drawn, show
+from capplan.pages.page import Page, acting_charts, drawn, has_reader, open_page, show
 
 __all__ = [
     "Page",

@@ -1,12 +1,16 @@
-"""A page of the workbook: the study it belongs to, and the run folder it shares with the others."""
+"""A page of the workbook: its study, the run folder it shares with the others, what it shows."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capplan.evidence import artefact, read_artefact
+from capplan.results import per_request
+from capplan.schema import NoRowsError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
     from capplan.grid import SweepResult
     from capplan.results import RunResult
     from capplan.scenario import Scenario
-    from capplan.traffic.trace import Trace
     from capplan.verdict import Verdict
 
 RUNS = Path("runs")
@@ -24,10 +27,9 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One study: its scenario, the seed of its random numbers, and its run folder."""
+    """One study: its scenario and its run folder."""
 
     scenario: Scenario
-    seed: int
     folder: Path
 
     def leave(self, name: str, payload: Any) -> Path:
@@ -51,16 +53,6 @@ class Page:
 
         return write_run(result, verdict, self.folder / "simulated" / inputs_of(result).run_id)
 
-    def draw(self, *, requests: int = 0) -> Trace:
-        """Return the requests of this study, at most ``requests`` of them (0 = all)."""
-        from capplan.scenario.files import with_values
-        from capplan.traffic.draw import draw
-
-        scenario = self.scenario
-        if requests > 0:
-            scenario = with_values(scenario, {"requests": requests})
-        return draw(scenario, seed=self.seed)
-
     def in_order(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return a frame whose ``request_class`` keeps the scenario's order, and so its colours."""
         import pandas as pd
@@ -76,7 +68,6 @@ def open_page(
     *,
     trace: str = "",
     run_folder: str = "",
-    seed: int = 0,
     requests: int = 0,
     **values: Any,
 ) -> Page:
@@ -90,8 +81,6 @@ def open_page(
         A trace to rest the traffic on; ``""`` = the scenario's own.
     run_folder
         Where pages leave their artefacts; ``""`` = ``runs/<name of the scenario>``.
-    seed
-        Names the random numbers.
     requests
         Most requests of the study; 0 = all.
     **values
@@ -113,4 +102,52 @@ def open_page(
         changes["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
     study = resolved(load_scenario(scenario, values=changes))
     use_theme()
-    return Page(scenario=study, seed=seed, folder=Path(run_folder or RUNS / study.name))
+    return Page(scenario=study, folder=Path(run_folder or RUNS / study.name))
+
+
+def has_reader() -> bool:
+    """Return whether this process is a kernel with a person in front of it.
+
+    A notebook front end lets the kernel ask its user for input (``allow_stdin``); papermill and
+    nbconvert, which run a notebook headless, do not. Voilà does not either, but says that it is
+    there by its ``VOILA_`` variables.
+    """
+    from IPython.core.getipython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        return False
+    in_voila = any(name.startswith("VOILA_") for name in os.environ)
+    return in_voila or bool(getattr(kernel, "_allow_stdin", False))
+
+
+def show(*parts: Any) -> None:
+    """Show charts, tables and computed sentences (texts in Markdown) below the cell, in order."""
+    from IPython.display import Markdown, display
+
+    for part in parts:
+        display(Markdown(part) if isinstance(part, str) else part)  # type: ignore[no-untyped-call]
+
+
+def drawn(chart: Callable[..., Any], *frames: Any, **options: Any) -> Any:
+    """Return the chart, or a sentence in its place if it has no row to draw."""
+    try:
+        return chart(*frames, **options)
+    except NoRowsError:
+        return "Nothing to draw here."
+
+
+def acting_charts(run: RunResult) -> list[Any]:
+    """Return the charts of what acts by itself in a run: breakers, degraded answers, replicas."""
+    from capplan import charts
+
+    parts: list[Any] = []
+    spans, elastic = run.breaker_spans(), run.elastic_timeline()
+    if not spans.empty:
+        parts.append(charts.breakers_over_time(spans, end_s=run.duration_s))
+    if (run.requests["degraded"] == True).any():  # noqa: E712
+        window = max(1.0, round(run.duration_s / 60))
+        parts.append(charts.degraded_over_time(per_request(run, warmup=True), window_s=window))
+    if not elastic.empty:
+        parts.append(charts.replicas_over_time(elastic))
+    return parts

@@ -14,9 +14,8 @@ from capplan.evidence.folders import part_folder, swap_in, write_file
 from capplan.evidence.manifest import file_hash
 from capplan.evidence.store import MANIFEST
 from capplan.pages.conclusion import Conclusion, read_conclusion
-from capplan.report.execute import NotebookError, execute_all
+from capplan.report.notebook import NotebookError, chosen, execute_all
 from capplan.report.pages import page_of, write_page
-from capplan.report.parameters import chosen
 from capplan.report.summary import INDEX, report_title, write_summary
 from capplan.scenario.files import write_scenario
 from capplan.schema import DataError

@@ -10,17 +10,18 @@ from capplan.pages.conclusion import conclude
 from capplan.results import mean_segments, segments
 from capplan.simulation import simulate
 from capplan.slo import judge
+from capplan.traffic.draw import draw
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return pages.open_page("chat-service", run_folder=str(folder), seed=1, warmup_s=0.0)
+    return pages.open_page("chat-service", run_folder=str(folder), requests=800, warmup_s=0.0)
 
 
 @pytest.fixture(scope="module")
 def result(page):
-    return simulate(page.scenario, trace=page.draw(requests=800), seed=1)
+    return simulate(page.scenario, trace=draw(page.scenario, seed=1), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_the_time_by_layer_adds_up_to_the_mean_latency(result):
 
 
 def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
-    page = pages.open_page("chat-service", run_folder=str(tmp_path), seed=1)
+    page = pages.open_page("chat-service", run_folder=str(tmp_path))
     acted = {
         "classes.chat.promises.deadline_s": True,
         "gateway.rate_limits": True,

@@ -4,14 +4,14 @@ import pytest
 
 from capplan import pages
 from capplan.schema import DataError
+from capplan.traffic.draw import draw
 
 
 def test_a_page_leaves_and_finds_artefacts_in_its_run_folder(tmp_path):
-    page = pages.open_page("chat-service", run_folder=str(tmp_path / "run"), seed=3)
+    page = pages.open_page("chat-service", run_folder=str(tmp_path / "run"))
     assert page.find("profile.json") is None
     page.leave("profile.json", {"rate_rps": float("nan")})
     assert page.find("profile.json") == {"rate_rps": None}
-    assert page.seed == 3
 
 
 def test_a_page_run_by_hand_has_a_folder_named_by_the_scenario():
@@ -25,12 +25,12 @@ def test_values_are_set_by_dotted_path():
 
 def test_a_trace_that_is_not_there_is_an_error():
     with pytest.raises(DataError, match="no-such-trace"):
-        pages.open_page("chat-service", trace="no-such-trace.csv").draw()
+        pages.open_page("chat-service", trace="no-such-trace.csv")
 
 
 def test_classes_keep_the_order_of_the_scenario():
-    page = pages.open_page("chat-service")
-    frame = page.in_order(page.draw(requests=200).frame)
+    page = pages.open_page("chat-service", requests=200)
+    frame = page.in_order(draw(page.scenario).frame)
     assert list(frame["request_class"].cat.categories) == ["chat", "assistant", "batch"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from capplan.evidence import read_run
 from capplan.report.build import build_report
-from capplan.report.execute import NotebookError
+from capplan.report.notebook import NotebookError
 from capplan.scenario.files import load_scenario
 from capplan.schema import DataError
 

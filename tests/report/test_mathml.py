@@ -1,6 +1,6 @@
 import pytest
 
-from capplan.report.mathml import markdown_to_html
+from capplan.report.pages import markdown_to_html
 
 
 def test_formulas_become_mathml():

@@ -2,7 +2,7 @@ import nbformat
 import papermill
 import pytest
 
-from capplan.report.parameters import chosen, declared
+from capplan.report.notebook import chosen, declared
 from capplan.schema import DataError
 
 NOTEBOOK = """\

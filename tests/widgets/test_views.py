@@ -16,12 +16,12 @@ SECONDS = 10.0
 
 @pytest.fixture(scope="module")
 def page():
-    return pages.open_page("chat-service", seed=1)
+    return pages.open_page("chat-service")
 
 
 @pytest.fixture(scope="module")
 def trace(page):
-    return page.draw()
+    return cp.draw(page.scenario, seed=1)
 
 
 def said(view):
