@@ -118,10 +118,10 @@ class Queue(Part):
     def limits(self) -> Iterator[Limit]:
         """Yield the limits of the length and of the wait, also those that are not set."""
         length, wait_s = self.length, self.wait_limit_s
-        refusal = f"{self.status} with Retry-After {self.retry_after_s:g} s"
+        refusal = f"{self.status} with Retry-After {_number(self.retry_after_s)} s"
         full = "" if length is None else f"{refusal} beyond {length} waiting"
         yield self.full.at("length", full, owner=self.owner)
-        waited = "" if wait_s is None else f"ends a wait of {wait_s:g} s"
+        waited = "" if wait_s is None else f"ends a wait of {_number(wait_s)} s"
         yield self.waited.at("wait_limit_s", waited, owner=self.owner)
 
     @model_validator(mode="after")
@@ -144,6 +144,11 @@ class Queue(Part):
                 msg = f"{field} is of order {order}, got {self.order}"
                 raise ValueError(msg)
         return self
+
+
+def _number(value: float | str) -> str:
+    """Return a number as text, the word ``derived`` as it is."""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 class Router(Part):

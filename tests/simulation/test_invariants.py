@@ -13,7 +13,7 @@ import pytest
 from conservation_checks import check_conservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies.batching import STEP
+from strategies.batching import STEP, fitting
 from strategies.runs import compiled_scenarios, prefixed, quick, random_runs, requests
 
 from capplan.replica.compiled.engine import CompiledEngine
@@ -229,7 +229,8 @@ def test_compiled_steps_give_the_tables_of_the_reference(build, trace_of, scenar
 @given(scenario=compiled_scenarios(), drawn=prefixed())
 def test_a_compiled_prefix_cache_finds_what_the_reference_does(build, trace_of, scenario, drawn):
     for pool in scenario["pools"]:
-        pool["batching"] |= {"prefix_caching": True, "beam_width": 1, "kv_blocks": 60}
+        cached = {"prefix_caching": True, "beam_width": 1, "kv_blocks": 60}
+        pool["batching"] = fitting(pool["batching"] | cached)
         pool["router"]["policy"] = "prefix_aware"
     rows, per_block = drawn
     built, trace = build(**scenario), replace(trace_of(**rows), prefix_block_tokens=per_block)
@@ -298,7 +299,7 @@ def test_what_is_not_compiled_falls_back_and_says_so(build, trace_of, caplog):
 
 def test_on_a_shared_host_steps_are_not_compiled_and_that_is_said(build, trace_of, caplog):
     batching = {"kind": "continuous", "kv_blocks": 900, "step_time": STEP}
-    with caplog.at_level("INFO", logger="capplan.simulation.pool"):
+    with caplog.at_level("INFO", logger="capplan.simulation.steps"):
         scenario = build(batching=batching, hosts=[{"name": "node"}], pool={"hosts": ["node"]})
         run = _Run(scenario, trace_of([0.0]), seed=0, replication=0, engine="fast")
     assert isinstance(run.pools["llm"].replicas[0].engine, ContinuousEngine)

@@ -43,8 +43,14 @@ def queues(orders=ORDERS):
     return st.builds(lambda one, order: one | order, limits, st.sampled_from(orders))
 
 
+def fitting(batching):
+    """Return batching whose longest sequence fits its KV, else it is an error."""
+    capacity = batching["kv_blocks"] * batching["block_size"]
+    return batching | {"max_model_len": min(batching["max_model_len"], capacity)}
+
+
 def continuous(orders=ORDERS):
-    return st.fixed_dictionaries(
+    plain = st.fixed_dictionaries(
         {
             "kind": st.just("continuous"),
             "max_num_seqs": st.integers(1, 8),
@@ -57,6 +63,7 @@ def continuous(orders=ORDERS):
             "step_time": st.just(STEP),
         }
     )
+    return plain.map(fitting)
 
 
 @cache
@@ -99,7 +106,7 @@ def optional():
     )
     by_priority = st.just({"scheduler": {"order": "priority"}, "priority_preemption": True})
     return st.builds(
-        lambda plain, options, order: keeping(plain | options | order),
+        lambda plain, options, order: keeping(fitting(plain | options | order)),
         continuous(), more, st.just({}) | by_priority,
     )  # fmt: skip
 

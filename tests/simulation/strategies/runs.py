@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from strategies.batching import RANKED, compiled_options, continuous
+from strategies.batching import RANKED, compiled_options, continuous, fitting
 from strategies.edge import classes, gateways
 from strategies.pools import pools
 from strategies.trouble import faults, protected
@@ -57,7 +57,7 @@ def compiled_scenarios(draw):
         own["cached_fraction"] = draw(st.sampled_from([0.0, 0.6]))
     found["faults"] = [f for f in found["faults"] if f.get("kind") not in {"hang", "slow"}]
     for pool in found["pools"]:
-        pool["batching"] = draw(continuous(RANKED)) | draw(compiled_options())
+        pool["batching"] = fitting(draw(continuous(RANKED)) | draw(compiled_options()))
         pool["step_factors"] = []
     return found
 
