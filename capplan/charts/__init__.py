@@ -10,23 +10,31 @@ from capplan.charts.batching import (
     slowdown_by_batch,
     throughput_against_tail,
 )
-from capplan.charts.breakers import breakers_over_time, degraded_over_time
-from capplan.charts.budget import budget_by_layer, in_flight_readings, waits_against_shares
-from capplan.charts.fidelity import errors_by_run, measured_beside_predicted
-from capplan.charts.load import (
+from capplan.charts.budget import (
+    budget_by_layer,
+    in_flight_readings,
+    time_by_layer,
+    waits_against_shares,
+)
+from capplan.charts.by_load import (
     flows_by_load,
-    in_flight_over_time,
+    goodput_by_replicas,
     latency_by_load,
+    latency_distribution,
     outcomes_by_load,
+)
+from capplan.charts.fidelity import errors_by_run, measured_beside_predicted
+from capplan.charts.moments import same_requests
+from capplan.charts.over_time import (
+    breakers_over_time,
+    degraded_over_time,
+    flows_in_overload,
+    in_flight_over_time,
     outcomes_over_time,
+    replicas_over_time,
+    waiting_in_overload,
     waiting_over_time,
 )
-from capplan.charts.moments import same_requests
-from capplan.charts.overload import flows_in_overload, waiting_in_overload
-from capplan.charts.scaling import replicas_over_time
-from capplan.charts.segments import time_by_layer
-from capplan.charts.sizing import goodput_by_replicas
-from capplan.charts.tails import latency_distribution
 from capplan.charts.theme import use_theme
 from capplan.charts.traffic import (
     dispersion_by_window,

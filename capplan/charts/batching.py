@@ -14,6 +14,7 @@ from capplan.charts.parts import (
     colour,
     dash,
     layered,
+    lines,
     ordered,
     rule_x,
     shape,
@@ -146,22 +147,13 @@ def slowdown_by_batch(frame: pd.DataFrame, *, across: str) -> alt.LayerChart:
     """
     shown = (c.ACROSS, c.SLOWDOWN, c.MIX, c.LOW, c.HIGH)
     frame = checked(frame, shown, chart="slowdown_by_batch")
-    mixes = ordered(frame[c.MIX.name])
-    base = alt.Chart(frame, title="What the long requests cost the short ones", width=WIDTH)
-    bars = base.mark_rule(strokeWidth=2, opacity=0.5).encode(
-        x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
-        alt.Y(f"{c.LOW.name}:Q"),
-        alt.Y2(c.HIGH.name),
-        colour(c.MIX, mixes, lines=True),
-    )
-    lines = base.mark_line(point=True).encode(
-        x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
-        y(c.SLOWDOWN, scale=alt.Scale(zero=True)),
-        colour(c.MIX, mixes, lines=True),
-        dash(c.MIX, mixes),
-        tooltip=tooltip(shown),
-    )
-    return layered(bars, lines)
+    sizes = x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0))
+    title = "What the long requests cost the short ones"
+    up = y(c.SLOWDOWN, scale=alt.Scale(zero=True))
+    curves = lines(frame, sizes, up, c.MIX, shown=shown, title=title, width=WIDTH)
+    bars = alt.Chart(frame).mark_rule(strokeWidth=2, opacity=0.5)
+    ends = (alt.Y(f"{c.LOW.name}:Q"), alt.Y2(c.HIGH.name))
+    return layered(bars.encode(sizes, *ends, curves.encoding.color), curves)
 
 
 def _state_colour() -> alt.Color:

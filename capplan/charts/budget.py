@@ -1,4 +1,4 @@
-"""Where a class's time goes, against its deadline, and three readings of what is in flight."""
+"""Where a class's time goes, planned and simulated, and readings of what is in flight."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import IN_WORDS, checked, colour, legend, ordered, rows, shape, tooltip, x
+from capplan.charts.parts import (
+    IN_WORDS,
+    checked,
+    colour,
+    ordered,
+    own_colour,
+    rows,
+    shape,
+    tooltip,
+    x,
+)
 from capplan.charts.theme import BLACK, BLUE, LAYER_COLOURS, LIGHT_GREY, VERMILLION, WIDTH
+from capplan.schema import Column
+
+MEAN = Column("mean_s", "s", "mean time in the layer")
 
 
 def budget_by_layer(frame: pd.DataFrame) -> alt.FacetChart:
@@ -19,19 +32,13 @@ def budget_by_layer(frame: pd.DataFrame) -> alt.FacetChart:
     """
     shown = (c.CLASS, c.LAYER, c.PART, c.DEADLINE)
     frame = checked(frame, shown, chart="budget_by_layer")
-    layers = [name for name in LAYER_COLOURS if name in set(frame[c.LAYER.name])]
     frame = frame.assign(order=frame[c.LAYER.name].map(list(LAYER_COLOURS).index))
     bars = (
         alt.Chart()
         .mark_bar(height=30)
         .encode(
             x(c.PART, stack="zero", scale=alt.Scale(nice=False)),
-            alt.Color(
-                f"{c.LAYER.name}:N",
-                title=c.LAYER.title,
-                scale=alt.Scale(domain=layers, range=[LAYER_COLOURS[name] for name in layers]),
-                legend=legend(c.LAYER),
-            ),
+            own_colour(c.LAYER, frame, LAYER_COLOURS),
             alt.Order("order:Q"),
             tooltip=tooltip(shown),
         )
@@ -97,6 +104,28 @@ def in_flight_readings(frame: pd.DataFrame) -> alt.Chart:
             rows(c.CLASS),
             colour(c.READING, readings),
             shape(c.READING, readings),
+            tooltip=tooltip(shown),
+        )
+    )
+    return chart
+
+
+def time_by_layer(frame: pd.DataFrame) -> alt.Chart:
+    """Return the mean time in each layer, a stacked bar per class.
+
+    ``frame`` has the columns ``request_class``, ``layer``, ``mean_s``.
+    """
+    shown = (c.CLASS, c.LAYER, MEAN)
+    frame = checked(frame, shown, chart="time_by_layer")
+    frame = frame.assign(order=frame[c.LAYER.name].map(list(LAYER_COLOURS).index))
+    chart: alt.Chart = (
+        alt.Chart(frame, title="Where the time goes", height=alt.Step(34))
+        .mark_bar(height={"band": 0.72})
+        .encode(
+            x(MEAN, stack="zero"),
+            rows(c.CLASS),
+            own_colour(c.LAYER, frame, LAYER_COLOURS),
+            alt.Order("order:Q"),
             tooltip=tooltip(shown),
         )
     )

@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from capplan.charts import columns as c
-from capplan.charts.parts import checked, colour, dash, layered, ordered, shape, tooltip, x, y
+from capplan.charts.parts import checked, colour, layered, lines, ordered, shape, tooltip, x, y
 from capplan.charts.theme import BLACK, GREY, LIGHT_GREY, WIDTH
 
 EDGE = 0.6
@@ -146,18 +146,13 @@ def measured_beside_predicted(frame: pd.DataFrame) -> alt.VConcatChart:
     shown = (c.TIME, c.SERIES, c.READING, c.VALUE)
     frame = checked(frame, shown, chart="measured_beside_predicted")
     readings = ordered(frame[c.READING.name])
+    size = {"width": WIDTH, "height": PANEL_HEIGHT}
+    up = y(c.VALUE, title="requests", axis=alt.Axis(minExtent=40))
     panels = [
-        alt.Chart(frame[frame[c.SERIES.name] == name], title=str(name))
+        lines(own, x(c.TIME), up, c.READING, shown=shown, order=readings, title=str(name))
         .mark_line(strokeWidth=1.5)
-        .encode(
-            x(c.TIME),
-            y(c.VALUE, title="requests", axis=alt.Axis(minExtent=40)),
-            colour(c.READING, readings, lines=True),
-            dash(c.READING, readings),
-            tooltip=tooltip(shown),
-        )
-        .properties(width=WIDTH, height=PANEL_HEIGHT)
-        for name in ordered(frame[c.SERIES.name])
+        .properties(**size)
+        for name, own in frame.groupby(c.SERIES.name, sort=False)
     ]
     chart: alt.VConcatChart = alt.vconcat(*panels, spacing=8).resolve_scale(x="shared")
     return chart

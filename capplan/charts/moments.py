@@ -7,9 +7,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from capplan.charts.parts import checked, legend, tooltip, x, y
+from capplan.charts.parts import checked, own_colour, tooltip, x, y
 from capplan.charts.theme import OUTCOME_COLOURS, WIDTH
-from capplan.schema import OUTCOMES, Column
+from capplan.schema import Column
 
 REQUEST = Column("request_id", "", "request", "str")
 OUTCOME = Column("outcome", "", "outcome", "str")
@@ -46,7 +46,7 @@ def same_requests(frame: pd.DataFrame) -> alt.VConcatChart:
     frame = checked(frame, COLUMNS, chart="same_requests")
     base = alt.Chart(frame)
     brushes = [alt.selection_interval(name=name, encodings=["x"]) for name, *_ in SERIES]
-    outcomes = _outcomes(set(frame[OUTCOME.name]))
+    outcomes = own_colour(OUTCOME, frame, OUTCOME_COLOURS)
     chosen = brushes[0] & brushes[1] & brushes[2]
     panels = [
         _panel(base, title, across, up, chosen=chosen, brush=brush, outcomes=outcomes)
@@ -88,9 +88,3 @@ def _panel(
         )
     )
     return panel
-
-
-def _outcomes(present: set[str]) -> alt.Color:
-    domain = [name for name in OUTCOMES if name in present]
-    scale = alt.Scale(domain=domain, range=[OUTCOME_COLOURS[name] for name in domain])
-    return alt.Color(f"{OUTCOME.name}:N", title=OUTCOME.title, scale=scale, legend=legend(OUTCOME))

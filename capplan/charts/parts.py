@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import altair as alt
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from capplan.charts import columns as c
 from capplan.charts.theme import CATEGORIES, DASHES, HEIGHT, SHAPES, VERMILLION
 from capplan.schema import Column, DataError, NoRowsError, names, require_columns
 
@@ -16,11 +19,12 @@ MOST_ROWS = 5000
 refuses more; so frames are aggregated before they are drawn."""
 
 IN_WORDS = "replace(datum.label, /_/g, ' ')"
-"""Labels of :data:`CODED` columns as people read them: ``timed_out`` as "timed out"."""
+"""Labels of :data:`CODED` columns in words: ``timed_out`` as "timed out"."""
 CODED = ("layer", "outcome")
 """Columns whose values are this project's own names, not the user's."""
 
 TypeCode = Literal["Q", "N", "O", "T"]
+Floats = npt.NDArray[np.float64]
 
 
 def checked(frame: pd.DataFrame, columns: Iterable[Column], *, chart: str) -> pd.DataFrame:
@@ -115,35 +119,124 @@ def rows(column: Column, **options: Any) -> alt.Y:
 def tooltip(columns: Iterable[Column]) -> list[alt.Tooltip]:
     """Return a tooltip of every column, numbers at three digits."""
     return [
-        alt.Tooltip(f"{c.name}:Q", title=c.title, format=",.3~g")
-        if c.kind in ("float", "int")
-        else alt.Tooltip(f"{c.name}:N", title=c.title)
-        for c in columns
+        alt.Tooltip(f"{one.name}:Q", title=one.title, format=",.3~g")
+        if one.kind in ("float", "int")
+        else alt.Tooltip(f"{one.name}:N", title=one.title)
+        for one in columns
     ]
 
 
 def rule_y(value: float, label: str, *, colour_of: str = VERMILLION) -> alt.LayerChart:
     """Return a labelled horizontal rule, as a promise is drawn."""
-    base = alt.Chart(pd.DataFrame({"value": [value], "label": [label]}))
-    rule = base.mark_rule(color=colour_of, strokeDash=[6, 3], strokeWidth=1.5).encode(y="value:Q")
+    base, rule = _rule(value, label, colour_of)
     place = {"x": alt.value(0), "y": alt.Y("value:Q")}
-    return layered(rule, *_label(base, place, colour_of, baseline="bottom", dx=4, dy=-3))
+    return layered(rule.encode(y="value:Q"), *_label(base, place, colour_of))
 
 
 def rule_x(value: float, label: str, *, colour_of: str = VERMILLION) -> alt.LayerChart:
     """Return a labelled vertical rule; the label stands at its foot."""
-    base = alt.Chart(pd.DataFrame({"value": [value], "label": [label]}))
-    rule = base.mark_rule(color=colour_of, strokeDash=[6, 3], strokeWidth=1.5).encode(x="value:Q")
+    base, rule = _rule(value, label, colour_of)
     place = {"x": alt.X("value:Q"), "y": alt.value(HEIGHT)}
-    return layered(rule, *_label(base, place, colour_of, baseline="bottom", dx=4, dy=-4))
+    return layered(rule.encode(x="value:Q"), *_label(base, place, colour_of))
 
 
-def _label(base: alt.Chart, place: dict[str, Any], colour_of: str, **at: Any) -> list[Any]:
+def _rule(value: float, label: str, colour_of: str) -> tuple[alt.Chart, alt.Chart]:
+    base = alt.Chart(pd.DataFrame({"value": [value], "label": [label]}))
+    return base, base.mark_rule(color=colour_of, strokeDash=[6, 3], strokeWidth=1.5)
+
+
+def _label(base: alt.Chart, place: dict[str, Any], colour_of: str) -> list[Any]:
     """Return a text and, under it, its white outline: readable over any mark."""
-    mark = {"align": "left", "fontSize": 11, **at}
+    mark: dict[str, Any] = {"align": "left", "fontSize": 11, "baseline": "bottom"}
+    mark |= {"dx": 4, "dy": -4}
     outline = base.mark_text(stroke="white", strokeWidth=3, strokeJoin="round", **mark)
-    text = base.mark_text(color=colour_of, **mark)
-    return [each.encode(text="label:N", **place) for each in (outline, text)]
+    texts = (outline, base.mark_text(color=colour_of, **mark))
+    return [text.encode(text="label:N", **place) for text in texts]
+
+
+def time_axis() -> alt.X:
+    """Return the time from the start, from left to right."""
+    return x(c.TIME, scale=alt.Scale(nice=False))
+
+
+def lines(
+    frame: pd.DataFrame,
+    across: alt.X,
+    up: alt.Y,
+    by: Column,
+    *,
+    shown: Iterable[Column],
+    order: Mapping[str, int] | None = None,
+    step: bool = False,
+    **options: Any,
+) -> alt.Chart:
+    """Return a line per value of a column, apart by colour and dash.
+
+    ``shown`` stands in the tooltip; ``order`` gives the values their places among the colours, None
+    = those of the frame. ``step`` keeps each value until the next. ``options`` are a chart's.
+    """
+    places = ordered(frame[by.name]) if order is None else order
+    base = alt.Chart(frame, **options)
+    marked = base.mark_line(interpolate="step-after") if step else base.mark_line(point=True)
+    chart: alt.Chart = marked.encode(
+        across, up, colour(by, places, lines=True), dash(by, places), tooltip=tooltip(shown)
+    )
+    return chart
+
+
+def areas(
+    frame: pd.DataFrame,
+    up: alt.Y,
+    by: Column,
+    *,
+    shown: Iterable[Column],
+    order: Mapping[str, int] | None = None,
+    title: str,
+) -> alt.Chart:
+    """Return a stacked area over time per value of a column, the first value lowest."""
+    places = ordered(frame[by.name]) if order is None else order
+    chart: alt.Chart = (
+        alt.Chart(frame, title=title)
+        .mark_area(interpolate="step-after", opacity=0.85)
+        .encode(
+            time_axis(),
+            up,
+            colour(by, places),
+            order=alt.Order("place:Q"),
+            tooltip=tooltip(shown),
+        )
+        .transform_calculate(place=f"indexof({list(places)}, datum.{by.name})")
+    )
+    return chart
+
+
+def band(frame: pd.DataFrame, across: alt.X, by: Column) -> alt.Chart:
+    """Return the 95 % intervals ``low`` to ``high`` as a band per value of a column."""
+    chart: alt.Chart = (
+        alt.Chart(frame)
+        .mark_area(opacity=0.2)
+        .encode(
+            across,
+            alt.Y(f"{c.LOW.name}:Q"),
+            alt.Y2(c.HIGH.name),
+            colour(by, ordered(frame[by.name]), lines=True),
+        )
+    )
+    return chart
+
+
+def own_colour(column: Column, frame: pd.DataFrame, colours: Mapping[str, str]) -> alt.Color:
+    """Return the colours of a column whose values are this project's own names."""
+    present = [name for name in colours if name in set(frame[column.name])]
+    scale = alt.Scale(domain=present, range=[colours[name] for name in present])
+    return alt.Color(f"{column.name}:N", title=column.title, scale=scale, legend=legend(column))
+
+
+def held(times_s: Floats, values: Floats, grid_s: Floats) -> Floats:
+    """Return the last value at each moment of a grid; 0 before the first, and where it is NaN."""
+    index = np.searchsorted(times_s, grid_s, side="right") - 1
+    found = np.where(index >= 0, values[np.maximum(index, 0)], 0.0)
+    return np.where(np.isnan(found), 0.0, found)
 
 
 def layered(*charts: Any) -> alt.LayerChart:
@@ -152,7 +245,7 @@ def layered(*charts: Any) -> alt.LayerChart:
 
 
 def seconds(value_s: float) -> str:
-    """Return a time as people say it.
+    """Return a time in the unit that fits it.
 
     >>> seconds(0.0123), seconds(2.0), seconds(90), seconds(7200)
     ('12.3 ms', '2 s', '1.5 min', '2 h')

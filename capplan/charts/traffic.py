@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from capplan.charts import columns as c
 from capplan.charts.parts import (
+    areas,
     checked,
     colour,
-    dash,
     layered,
+    lines,
     need,
     ordered,
     rows,
@@ -37,15 +40,13 @@ def rate_over_time(trace: pd.DataFrame, *, window_s: float = 60.0) -> alt.LayerC
     counted = _rates(trace, window_s)
     frame = checked(counted, (c.TIME, c.RATE, c.CLASS), chart="rate_over_time")
     classes = ordered(trace[c.CLASS.name])
-    area = (
-        alt.Chart(frame, title=f"Arrival rate, windows of {window_s:g} s")
-        .mark_area(interpolate="step-after", opacity=0.85)
-        .encode(
-            x(c.TIME, scale=alt.Scale(nice=False)),
-            y(c.RATE, stack="zero"),
-            colour(c.CLASS, classes),
-            tooltip=tooltip((c.TIME, c.RATE, c.CLASS)),
-        )
+    area = areas(
+        frame,
+        y(c.RATE, stack="zero"),
+        c.CLASS,
+        shown=(c.TIME, c.RATE, c.CLASS),
+        order=classes,
+        title=f"Arrival rate, windows of {window_s:g} s",
     )
     mean = len(trace) / max(_span(trace), window_s)
     return layered(area, rule_y(mean, f"mean {mean:.3g} requests/s"))
@@ -59,19 +60,11 @@ def dispersion_by_window(frame: pd.DataFrame) -> alt.LayerChart:
     """
     shown = (c.WINDOW, c.DISPERSION, c.CLASS)
     frame = checked(frame, shown, chart="dispersion_by_window")
-    classes = ordered(frame[c.CLASS.name])
-    lines = (
-        alt.Chart(frame, title="How bursty, and on which time scale")
-        .mark_line(point=True)
-        .encode(
-            x(c.WINDOW, scale=alt.Scale(type="log")),
-            y(c.DISPERSION, scale=alt.Scale(type="log", padding=12)),
-            colour(c.CLASS, classes, lines=True),
-            dash(c.CLASS, classes),
-            tooltip=tooltip(shown),
-        )
-    )
-    return layered(lines, rule_y(1.0, "Poisson: 1"))
+    log = alt.Scale(type="log")
+    up = y(c.DISPERSION, scale=alt.Scale(type="log", padding=12))
+    title = "How bursty, and on which time scale"
+    curves = lines(frame, x(c.WINDOW, scale=log), up, c.CLASS, shown=shown, title=title)
+    return layered(curves, rule_y(1.0, "Poisson: 1"))
 
 
 def length_distributions(trace: pd.DataFrame) -> alt.FacetChart:
@@ -81,30 +74,21 @@ def length_distributions(trace: pd.DataFrame) -> alt.FacetChart:
     0.5, 0.95 and 0.99 are drawn as points.
     """
     need(trace, "prompt_tokens", "output_tokens", "request_class", chart="length_distributions")
-    classes = ordered(trace[c.CLASS.name])
     shown = (c.TOKENS, c.SHARE, c.CLASS, c.LENGTH)
     frame = checked(_length_quantiles(trace), shown, chart="length_distributions")
-    share = Column(c.SHARE.name, "", "share of requests not longer")
-    base = alt.Chart().encode(
+    curves = lines(
+        frame,
         x(c.TOKENS, scale=alt.Scale(type="log")),
-        y(share, axis=alt.Axis(format="%")),
-        colour(c.CLASS, classes, lines=True),
-        tooltip=tooltip(shown),
+        y(Column(c.SHARE.name, "", "share of requests not longer"), axis=alt.Axis(format="%")),
+        c.CLASS,
+        shown=shown,
+        order=ordered(trace[c.CLASS.name]),
+        step=True,
     )
     marked = alt.FieldOneOfPredicate(field=c.SHARE.name, oneOf=[0.5, 0.95, 0.99])
-    lines = base.mark_line(interpolate="step-after").encode(dash(c.CLASS, classes))
-    points = base.mark_point(size=45).transform_filter(marked)
-    chart: alt.FacetChart = (
-        alt.layer(lines, points, data=frame)
-        .properties(width=WIDTH // 2 - 20, height=HEIGHT)
-        .facet(
-            column=alt.Column(
-                f"{c.LENGTH.name}:N", title=None, sort=["prompt", "output"], header=_LENGTH_HEADER
-            ),
-            title="Lengths, with the quantiles 0.5, 0.95 and 0.99 as points",
-        )
-    )
-    return chart
+    points = curves.mark_point(size=45).transform_filter(marked)
+    title = "Lengths, with the quantiles 0.5, 0.95 and 0.99 as points"
+    return _side_by_side([curves, points], frame, c.LENGTH, title=title, header=_LENGTHS)
 
 
 def lengths_together(trace: pd.DataFrame, *, bins: int = 24) -> alt.Chart:
@@ -146,34 +130,20 @@ def fits_beside_data(frame: pd.DataFrame) -> alt.FacetChart:
     """
     shown = (_QUANTITY, _SOURCE, _VALUE, c.SHARE)
     frame = checked(frame, shown, chart="fits_beside_data")
-    sources = ordered(frame[_SOURCE.name])
-    share = Column(c.SHARE.name, "", "share not above")
-    lines = (
-        alt.Chart()
-        .mark_line(interpolate="linear")
-        .encode(
-            x(
-                _VALUE,
-                title=None,
-                scale=alt.Scale(type="log", nice=False),
-                axis=alt.Axis(tickCount=4, labelOverlap="greedy", format="~g"),
-            ),
-            y(share, axis=alt.Axis(format="%")),
-            colour(_SOURCE, sources, lines=True),
-            dash(_SOURCE, sources),
-            tooltip=tooltip(shown),
-        )
+    curves = lines(
+        frame,
+        x(
+            _VALUE,
+            title=None,
+            scale=alt.Scale(type="log", nice=False),
+            axis=alt.Axis(tickCount=4, labelOverlap="greedy", format="~g"),
+        ),
+        y(Column(c.SHARE.name, "", "share not above"), axis=alt.Axis(format="%")),
+        _SOURCE,
+        shown=shown,
     )
-    chart: alt.FacetChart = (
-        alt.layer(lines, data=frame)
-        .properties(width=WIDTH // 3 - 25, height=HEIGHT)
-        .facet(
-            column=alt.Column(f"{_QUANTITY.name}:N", title=None, sort=list(frame[_QUANTITY.name])),
-            title="Data, and the law that comes closest",
-        )
-        .resolve_scale(x="independent")
-    )
-    return chart
+    title = "Data, and the law that comes closest"
+    return _side_by_side([curves.mark_line()], frame, _QUANTITY, title=title)
 
 
 def time_above(frame: pd.DataFrame) -> alt.Chart:
@@ -186,19 +156,9 @@ def time_above(frame: pd.DataFrame) -> alt.Chart:
     shown = (_IN_FLIGHT, _TIME_ABOVE, c.CLASS)
     frame = checked(frame, shown, chart="time_above")
     frame = frame[frame[_TIME_ABOVE.name] > 0]
-    classes = ordered(frame[c.CLASS.name])
-    chart: alt.Chart = (
-        alt.Chart(frame, title="How rare a peak is")
-        .mark_line(interpolate="step-after")
-        .encode(
-            x(_IN_FLIGHT),
-            y(_TIME_ABOVE, scale=alt.Scale(type="log"), axis=alt.Axis(format="~%")),
-            colour(c.CLASS, classes, lines=True),
-            dash(c.CLASS, classes),
-            tooltip=tooltip(shown),
-        )
-    )
-    return chart
+    up = y(_TIME_ABOVE, scale=alt.Scale(type="log"), axis=alt.Axis(format="~%"))
+    title = "How rare a peak is"
+    return lines(frame, x(_IN_FLIGHT), up, c.CLASS, shown=shown, step=True, title=title)
 
 
 def requests_by_tenant(trace: pd.DataFrame) -> alt.Chart:
@@ -238,7 +198,23 @@ _IN_FLIGHT = Column("in_flight", "", "requests in flight", "int")
 _TIME_ABOVE = Column("share_of_time_fraction", "", "share of time with more in flight")
 _END_X = Column("prompt_tokens_to", "tokens", "prompt length, upper end", "int")
 _END_Y = Column("output_tokens_to", "tokens", "output length, upper end", "int")
-_LENGTH_HEADER = alt.Header(labelExpr="datum.value + ' length'")
+_LENGTHS = alt.Header(labelExpr="datum.value + ' length'")
+
+
+def _side_by_side(
+    layers: list[alt.Chart], frame: pd.DataFrame, by: Column, *, title: str, **options: Any
+) -> alt.FacetChart:
+    """Return a small chart for each value of a column, beside each other, each with its scale."""
+    values = list(ordered(frame[by.name]))
+    width = WIDTH // len(values) - 25
+    column = alt.Column(f"{by.name}:N", title=None, sort=values, **options)
+    chart: alt.FacetChart = (
+        alt.layer(*layers, data=frame)
+        .properties(width=width, height=HEIGHT)
+        .facet(column=column, title=title)
+        .resolve_scale(x="independent")
+    )
+    return chart
 
 
 def _span(trace: pd.DataFrame) -> float:
