@@ -16,8 +16,8 @@ from capplan.scenario.part import Origin
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 PRECEDENCE: tuple[Outcome, ...] = ("blocked", "fail", "unknown", "retest", "pass")
 """The overall outcome is the first of these that any reason has. Blocked comes first, because a
-run with unclear responsibility proves nothing either way; unknown (this run can't tell) comes
-before retest (more of the same would tell)."""
+run with unclear responsibility proves nothing either way; unknown (this run cannot decide) comes
+before retest (more of the same would)."""
 
 LOAD_TOLERANCE = 0.01
 """How far beyond the range it ran at a verdict still answers: the range is itself an estimate."""
@@ -41,7 +41,7 @@ VERDICT_KEYS = (
     "request_class",
     "origin",
 )
-"""What a verdict's document says of each reason."""
+"""Parts of each reason in the document of a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def checked(
 def unknown(
     rule: str, evidence: str, *, next_action: str = "measure it", request_class: str | None = None
 ) -> Reason:
-    """Return the reason of a rule that the run cannot tell."""
+    """Return the reason of a rule that the run cannot decide."""
     return Reason(
         rule=rule,
         outcome="unknown",
@@ -208,7 +208,7 @@ class Verdict(Displayed):
             outcome="unknown",
             value=", ".join(fields),
             limit=None,
-            evidence=f"the run says nothing of another {', '.join(fields)}",
+            evidence=f"the run does not cover another {', '.join(fields)}",
             next_action="run the scenario that is asked about",
         )
         return replace(self, reasons=(reason,))
@@ -234,8 +234,8 @@ class Verdict(Displayed):
             text += f" ({counted(len(self.reasons), 'rule')} checked)"
         elif self.decisive:
             first, *more = self.decisive
-            who = f"{first.request_class}: " if first.request_class else ""
-            text += f"; {who}{first.evidence}"
+            front = f"{first.request_class}: " if first.request_class else ""
+            text += f"; {front}{first.evidence}"
             text += f" (and {len(more)} more)" if more else ""
         if rests := sorted({r.rule for r in self.decisive if r.origin == "default"}):
             text += f"; rests on a default, not your promise: {', '.join(rests).replace('_', ' ')}"

@@ -78,7 +78,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Point:
-    """One number of replicas under one loss, and what the simulation says of it."""
+    """One number of replicas under one loss, and what its simulation showed."""
 
     replicas: int
     lose: Loss
@@ -111,7 +111,7 @@ class Point:
 
     @property
     def open(self) -> tuple[Reason, ...]:
-        """Return what the runs could not tell of the pool's classes; empty = the number is shown.
+        """Return what the runs left open for the pool's classes; empty = the number is shown.
 
         Too few requests for a quantile is the usual case: nothing broke, and nothing is proven. A
         class without requests leaves nothing open, unless none of the pool's classes has any.

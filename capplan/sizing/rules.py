@@ -31,8 +31,8 @@ MOST_SERVERS = 100_000
 class RuleOfThumb:
     """A number of replicas without simulation; ``replicas`` None if the rule gives none.
 
-    ``lose`` is how many replicas the rule expects to be lost, ``holds`` what the simulation says of
-    that number under that loss, None where it was not tried.
+    ``lose`` is how many replicas the rule expects to be lost, ``holds`` whether that
+    number holds in simulation under that loss, None if it was not tried.
     """
 
     name: str

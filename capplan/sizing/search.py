@@ -110,7 +110,7 @@ def most_replicas(scenario: Scenario, pool: Pool) -> float:
 def _tried(
     evaluate: Evaluator, losses: Sequence[Loss], n_max: int, pool: Pool, trace: Trace
 ) -> Iterator[RuleOfThumb]:
-    """Yield the rules of thumb, each with what the simulation says of its number."""
+    """Yield the rules of thumb, each with whether its number holds in simulation."""
     by_count = {lose.count: lose for lose in losses}
     for rule in rules_of_thumb(evaluate.scenario, pool, trace, lose=list(by_count)):
         if rule.replicas is None or rule.replicas > n_max:

@@ -45,7 +45,7 @@ def capacity_table(
     """Return the capacity table (columns ``COLUMNS``), one row for each of ``ROWS``.
 
     ``normal`` is the chosen point with nothing lost, ``lossy`` the one with the most lost. A limit
-    that the runs did not measure has NaN as its load, and its evidence says so.
+    that the runs did not measure has NaN as its load, and the reason as its evidence.
     """
     group = ", ".join(served_by(scenario, pool))
     stated = {
@@ -124,7 +124,7 @@ def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) ->
         broken = f"{first.request_class} breaks {rule_words(first.promise)}"
         return math.nan, f"not shown: {broken} for {first.share.value:.2%}; {what}"
     if thin:
-        few = f"no promise broken, but too few to tell {thin[0].rule}"
+        few = f"no promise broken, but too few to judge {thin[0].rule}"
         return math.nan, f"not shown: {few}; {what}"
     share = sum(loads.share.get(name, 0.0) for name in point.classes)
     evidence = f"simulated: no promise broken of a class that may not be shed, in {what}"
@@ -161,7 +161,7 @@ def _not_shown(point: Point | None) -> str:
         return "not measured: a size with none lost was not asked for, or none holds"
     return (
         f"not shown: no promise broken at {point.replicas} with {point.lose}, "
-        f"but {_samples(point)} are too few to tell {point.open[0].rule}"
+        f"but {_samples(point)} are too few to judge {point.open[0].rule}"
     )
 
 

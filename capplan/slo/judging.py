@@ -86,7 +86,7 @@ def _differences(ran: Scenario, asked: Scenario) -> list[str]:
 
 
 def _behaviour(part: Any) -> Any:
-    """Return what a part says of the service and its load, as plain values."""
+    """Return what a part states about the service and its load, as plain values."""
     if isinstance(part, tuple):
         return [_behaviour(entry) for entry in part]
     if not isinstance(part, Part):

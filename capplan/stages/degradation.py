@@ -295,7 +295,7 @@ def time_by_layer(
 ) -> pd.DataFrame:
     """Return how long attempts were in each of :data:`LAYERS`, until they ended, s.
 
-    Unlike :func:`capplan.results.segments` it tells where attempts were that never got an answer.
+    Unlike :func:`capplan.results.segments` it includes attempts that never got an answer.
     """
     waits = queue_waits(attempts, end_s=end_s)
     finish = attempts["finish_s"].fillna(end_s)

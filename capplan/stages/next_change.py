@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
-from capplan.stages.fairness import starves
 from capplan.stages.rules import amplification
 from capplan.stages.run_load import step
-from capplan.stages.violations import broken
+from capplan.stages.violations import broken, starves
 from capplan.statistics import quantile, quantile_interval, share_interval
 from capplan.verdict import Reason, checked, worst
 

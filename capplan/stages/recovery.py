@@ -119,7 +119,7 @@ def _back_reasons(
             rule, holds, value=after_s, limit=span, evidence=evidence, next_action=action
         )
 
-    drain = "shorten the queues, or let entries expire before they reach the accelerator"
+    drain = "shorten the queues, or expire entries before they reach the accelerator"
     yield back("backlog_drains", queues, "the queues are empty again", drain)
     yield back(
         "errors_back", errors, "the error rate is the baseline's again", "see what still fails"
@@ -183,7 +183,7 @@ def _too_old(stage: Stage) -> Reason:
         old == 0,
         value=old,
         evidence=f"{old} of {entries} older than the deadline at the end",
-        next_action="let entries expire in the queue that holds them",
+        next_action="expire entries in the queue that holds them",
     )
 
 
@@ -249,7 +249,7 @@ def _breakers_closed(stage: Stage) -> Reason:
         not still,
         value=len(still),
         evidence=f"open at the end: {', '.join(still) or 'no breaker'}",
-        next_action="raise the limit at which it releases, or let it close after a time (after_s)",
+        next_action="raise the limit at which it releases, or close it after a time (after_s)",
     )
 
 

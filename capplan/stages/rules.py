@@ -12,9 +12,9 @@ from capplan.formatting import counted, in_layer, rule_words
 from capplan.results.cost import served_by
 from capplan.scenario.limits import limits
 from capplan.slo.mechanisms import retry_amplification
-from capplan.stages.fairness import isolation_reasons, starvation_reasons
 from capplan.stages.metrics import trend_reasons
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
+from capplan.stages.violations import isolation_reasons, starvation_reasons
 from capplan.verdict import PRECEDENCE, Outcome, Reason, checked, unknown
 
 if TYPE_CHECKING:

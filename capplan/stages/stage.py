@@ -1,4 +1,4 @@
-"""One stage: a load, its run, the window of it that is judged, and what that says."""
+"""One stage: a load, its run, the window of the run that is judged, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stage:
     """A load and what it did, from ``start_s`` to ``end_s`` of its run.
 
     ``run`` is the whole run, with its warm-up set to ``start_s``; ``table`` has one row per
-    intended request of the window. ``void`` says that only the start-up broke a promise.
+    intended request of the window. ``void``: only the start-up broke a promise.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Stage:
 
     @property
     def stationary(self) -> bool | None:
-        """Return what the stability gate says of all requests of the window."""
+        """Return the stability gate's answer on all requests of the window."""
         return self.stability.stable
 
     @property
@@ -150,7 +150,7 @@ class Stage:
         return reason.samples_missing / rate if rate > 0 else math.inf
 
     def _longer_s(self) -> float:
-        """Return how much longer the window must be to tell a trend of the backlog.
+        """Return how much longer the window must be to show a trend of the backlog, s.
 
         The error of a trend falls with the window's length to the power of 3/2 (least squares over
         even batches), and the gate needs it below its tolerance.

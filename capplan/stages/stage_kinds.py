@@ -36,7 +36,7 @@ LASTS = {
     "slow": "for_s",
     "router_blind": "for_s",
 }
-"""The field that says for how long each kind lasts; a reload lasts as long as its loads."""
+"""The field with the length of each kind; a reload lasts as long as its loads."""
 OF_LAW = ("mtbf_s", "mttr_s")
 
 

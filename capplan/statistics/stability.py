@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 BATCHES = 20
 FEWEST = 200
-"""Arrivals below which the gate says nothing: a batch would hold fewer than ten."""
+"""Arrivals below which stability is unknown: a batch would hold fewer than ten."""
 TOLERANCE = 0.02
 """Growth of the backlog, as a share of the arrivals, that still counts as none."""
 MATERIAL = 0.01

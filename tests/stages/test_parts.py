@@ -10,7 +10,6 @@ import pytest
 from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import blame, kneedle
-from capplan.stages.fairness import isolation_reasons, starves, tenants_over_share
 from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
@@ -19,7 +18,13 @@ from capplan.stages.rules import unowned_queues
 from capplan.stages.run import run_stages
 from capplan.stages.run_load import loads_of, run_load, step
 from capplan.stages.stage import stage_of
-from capplan.stages.violations import allowance, broken
+from capplan.stages.violations import (
+    allowance,
+    broken,
+    isolation_reasons,
+    starves,
+    tenants_over_share,
+)
 
 
 def table(outcomes, *, e2e=0.1, **columns):
