@@ -1,4 +1,4 @@
-"""What a replica knows of a request, and the moments it writes on it."""
+"""A request as a replica sees it: its lengths, and the moments the replica writes on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Job:
     """Ids of the prompt's prefix blocks, from the trace."""
     prefix_block_tokens: int = 0
     cached_fraction: float = 0.0
-    """Share of the prompt that a prefix cache finds, where there are no ids."""
+    """Share of the prompt that a prefix cache finds for a job without ids."""
 
     scheduler_queue_in_s: float = math.nan
     batch_in_s: float = math.nan
@@ -52,7 +52,7 @@ class Job:
     admission: int = 0
     """Order of admission into the running batch."""
     block_keys: list[Hashable] | None = None
-    """Keys of its prompt's KV blocks, once a prefix cache has asked for them."""
+    """Keys of its KV blocks, once a prefix cache has asked for them."""
     streams: bool = True
     """Whether its replica can send tokens before the last."""
     stream_interval: int = 1
@@ -64,12 +64,12 @@ class Job:
 
     @property
     def tenant(self) -> str:
-        """Return whose request it is; "" where nobody knows."""
+        """Return the tenant of its request; "" if unknown."""
         return ""
 
     @property
     def request_class(self) -> str:
-        """Return the class of its request; "" where nobody knows."""
+        """Return the class of its request; "" if unknown."""
         return ""
 
     @property

@@ -257,7 +257,7 @@ def max_sequences(pool: Pool, context_tokens: Sequence[float], *, quantile: floa
 
 
 def model_of(pool: Pool) -> Model:
-    """Return the pool's model; raises :class:`DataError` if it names none that is known."""
+    """Return the pool's model; raises :class:`DataError` if it is not stated or unknown."""
     where = f"pool {pool.name}"
     if isinstance(pool.hf_config, str):
         return model_from_config(pool.hf_config)
@@ -270,7 +270,7 @@ def model_of(pool: Pool) -> Model:
 
 
 def accelerator_of(pool: Pool) -> Accelerator:
-    """Return the pool's accelerator; raises :class:`DataError` if it names none that is known."""
+    """Return the pool's accelerator; raises :class:`DataError` if it is not stated or unknown."""
     if pool.accelerator is None:
         raise DataError(
             "an accelerator, to derive memory or step time",

@@ -14,7 +14,7 @@ A step runs kernel after kernel, so its time is a sum over kinds of kernels:
 - under pipeline parallelism, see below;
 
 and beside the kernels the host's work, per step and per sequence: added to the step, or hidden
-behind it where the engine forms steps ahead.
+behind them if the engine forms steps ahead.
 
 Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009; Yuan et al., "LLM Inference
 Unveiled: Survey and Roofline Model Insights", 2024.
@@ -25,17 +25,17 @@ aiconfigurator-core 0.12, Vidur, LLMServingSim), never from measured servers. Pr
 a latency (squares and fourth powers are no better over all five): half are within 6 to 8 %, nine of
 ten within 13 to 20 %.
 
-Pipeline parallelism: a step's decoding sequences are dealt to as many micro-batches as stages,
+Pipeline parallelism: a step's decoding sequences are split over as many micro-batches as stages,
 which follow each other through them; a round takes as many times as there are stages what the
-fullest micro-batch takes on one, and the others wait for it (the bubble). Prompts are dealt too,
-but one is not split. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3.
+fullest micro-batch takes on one, and the others wait for it (the bubble). Prompts are split over
+them too, but each stays whole. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3.
 
 Checked on what it was not fitted to, replaying measured vLLM servers: see ``data/validation``.
 Trust it within about 15 % for dense models at 16 bits on an accelerator whose shares are known,
-within 40 % elsewhere: prefills in a model of experts, 4 and 8 bits, accelerators that nobody
-measured. Don't trust it for many small experts cut by tensor parallelism, which it makes half as
-long as the kernels are (DeepSeek-V3 on 8 H200). It knows no kernel that misses its efficiency (odd
-shapes, other attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come
+within 40 % elsewhere: prefills in a model of experts, 4 and 8 bits, accelerators without
+measured shares. Don't trust it for many small experts split by tensor parallelism: it gives half the time
+of the kernels (DeepSeek-V3 on 8 H200). It has no kernel that misses its efficiency (odd shapes,
+other attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come
 before it (``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
 
@@ -59,8 +59,8 @@ from capplan.scenario.step_times import RooflineStep
 from capplan.schema import DataError
 
 COMPUTE_EFFICIENCY = 0.74
-"""Share of the peak rate in large 16-bit products, of an accelerator that nobody measured: among
-those of A100, H100 and B200 (0.71 to 0.75); see the catalogue."""
+"""Share of the peak rate in large 16-bit products, of an accelerator without measured shares:
+among those of A100, H100 and B200 (0.71 to 0.75); see the catalogue."""
 
 MEMORY_EFFICIENCY = 0.8
 """Share of the peak bandwidth in reading weights, likewise. Source: aiconfigurator-core 0.12,
@@ -145,7 +145,7 @@ def roofline(pool: Pool) -> RooflineStepTime:
 
 
 def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTime:
-    """Return the roofline of a pool's model and accelerator, whatever its own step time is."""
+    """Return the roofline of a pool's model and accelerator, whatever step time it states."""
     law, found, device = law or RooflineStep(), model_of(pool), accelerator_of(pool)
     share, dtype = pool.tensor_parallel, pool.weight_dtype or found.served_dtype
     known = shares_of(device, law)
@@ -193,9 +193,9 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
 
 
 def hides_host(pool: Pool) -> bool:
-    """Return whether the host's work for a step goes on while the accelerator is at another one.
+    """Return whether the host works for a step while the accelerator computes another one.
 
-    So it does where steps are formed ahead, and where several micro-batches are under way. Source:
+    It does if steps are formed ahead, and if several micro-batches are under way. Source:
     vLLM, PR 19970 and 23569 (asynchronous scheduling), ``v1/engine/core.py`` (``batch_queue``).
     """
     batching = pool.batching
@@ -282,14 +282,14 @@ def _moved_bytes(found: Model) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """What goes over links in a step, s."""
+    """The time that links take in a step, s."""
 
     per_token_s: float
     latency_s: float
 
 
 def _links(pool: Pool, found: Model, device: Accelerator) -> _Links:
-    """Return the time of a step's all-reduces and of what one stage hands to the next.
+    """Return the time of a step's all-reduces, and of passing activations between stages.
 
     A ring moves ``2 (n - 1) / n`` of the message over each link. Source: Patarasu and Yuan,
     "Bandwidth optimal all-reduce algorithms", J. Parallel Distrib. Comput. 69, 2009.

@@ -147,7 +147,9 @@ def test_models_are_of_continuous_batching(build, dynamic):
 
 def test_steps_of_several_models_are_not_compiled_and_say_so(build, trace_of, caplog):
     with caplog.at_level("INFO", logger="capplan.simulation.steps"):
-        run = _Run(several(build, models(0.5)), trace_of([0.0]), seed=0, replication=0)
+        run = _Run(
+            several(build, models(0.5)), trace_of([0.0]), seed=0, replication=0, engine="fast"
+        )
     assert isinstance(run.pools["llm"].replicas[0].engine, ResidentEngine)
     assert "pool llm: models, so its steps are not compiled" in caplog.text
 
@@ -186,7 +188,6 @@ def batchings(draw):
         "kind": "continuous",
         "max_num_seqs": draw(st.integers(1, 6)),
         "max_num_batched_tokens": 300,
-        "max_model_len": 300,
         "kv_blocks": draw(st.integers(20, 80)),
         "watermark": draw(st.sampled_from([0.0, 0.2])),
         "async_scheduling": draw(st.booleans()),
