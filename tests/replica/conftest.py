@@ -1,6 +1,8 @@
-"""The scheduler and the memory that the engines are held to, written out the long way.
+"""The scheduler and the memory written out the long way, to check the reference engine alone.
 
-Per-request loops, blocks one by one, an address space token by token, no sums kept.
+Per-request loops, blocks one by one, an address space token by token. It proves what the equality
+of the two engines cannot: that the sums both keep (ticks, phases, the heap of ends, the context of
+the batch) are those of the single requests. The compiled engine is compared with the reference.
 """
 
 import math
