@@ -31,12 +31,12 @@ fullest micro-batch takes on one, and the others wait for it (the bubble). Promp
 them too, but each stays whole. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3.
 
 Checked on what it was not fitted to, replaying measured vLLM servers: see ``data/validation``.
-Trust it within about 15 % for dense models at 16 bits on an accelerator whose shares are known,
-within 40 % elsewhere: prefills in a model of experts, 4 and 8 bits, accelerators without
-measured shares. Don't trust it for many small experts split by tensor parallelism: it gives half the time
-of the kernels (DeepSeek-V3 on 8 H200). It has no kernel that misses its efficiency (odd shapes,
-other attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come
-before it (``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
+Trust it within about 15 % for dense models at 16 bits on an accelerator with known shares, within
+40 % elsewhere: prefills in a model of experts, 4 and 8 bits, accelerators without measured shares.
+Don't trust it for many small experts split by tensor parallelism: it gives half the time of the
+kernels (DeepSeek-V3 on 8 H200). It has no kernel that misses its efficiency (odd shapes, other
+attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come before it
+(``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
 
 from __future__ import annotations
