@@ -1,7 +1,7 @@
-"""Wait budget: backward from the caller's deadline to how long a request may wait in each layer.
+"""Wait budget: backward from the caller's deadline to the wait allowed in each layer.
 
-What a class was promised, less the time on the network, in the gateway, in prefill and in decode
-at stated quantiles of its lengths, is what it may wait. A stated rule divides that over the
+The promise to a class, less the time on the network, in the gateway, in prefill and in decode at
+stated quantiles of its lengths, is the time that it may wait. A rule divides that over the
 gateway's queue, the service queue, the scheduler's queue and the batch window; from each share
 follow a length, a timeout and a refusal. Gateway overhead is a field of the scenario
 (``gateway.overhead_s``, ``gateway.overhead_fraction``): plug-ins of about 20 ms, or serialisation
@@ -15,13 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capplan.budget.applying import applied_text, apply
-from capplan.budget.backward import class_budget
+from capplan.budget.backward import class_budget, rebalance
 from capplan.budget.findings import changes, find, value_at
 from capplan.budget.limits import layer_limits, settings
 from capplan.budget.loads import ClassLoad, class_loads
-from capplan.budget.results import ClassBudget, LayerLimit, WaitBudget
+from capplan.budget.results import WAITING, ClassBudget, LayerLimit, WaitBudget
 from capplan.budget.service import PoolService, pool_service
-from capplan.budget.shares import WAITING, rebalance
 from capplan.scenario import Scenario
 from capplan.scenario.fields import derived_fields
 from capplan.scenario.files import with_values
@@ -57,7 +56,7 @@ def allocate(
     profile: TrafficProfile | None = None,
     trace: Trace | None = None,
 ) -> WaitBudget:
-    """Return how long each class may wait in each layer, the limits that follow, and the findings.
+    """Return the wait of each class in each layer, the limits that follow, and the findings.
 
     Rates and lengths come from ``trace`` (for example one that :func:`capplan.traffic.draw.draw`
     returns), else from the scenario's own trace, else from its length laws at the rate of its
@@ -142,7 +141,7 @@ def with_shares(scenario: Scenario, shares: Mapping[str, float]) -> Scenario:
 
 
 def _services(scenario: Scenario, loads: Mapping[str, ClassLoad]) -> dict[str, PoolService]:
-    """Return what each pool that has a class does."""
+    """Return the service of each pool with a class."""
     by_pool = {
         pool.name: [c for c in scenario.classes if scenario.pool_of(c.name).name == pool.name]
         for pool in scenario.pools

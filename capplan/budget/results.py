@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from capplan.budget.shares import WAITING
 from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, rule_words
@@ -26,20 +25,23 @@ ROUNDING = 1e-6
 QUEUES = {"gateway_queue": "gateway"}
 """The layers a budget divides among, by their name in a run if the two differ."""
 
+WAITING = ("gateway_queue", "service_queue", "scheduler_queue", "batch_window")
+"""The layers in which a request waits, outermost first."""
+
 SEVERITY: tuple[Outcome, ...] = ("fail", "blocked", "unknown", "retest", "pass")
-"""Outcomes, the one that decides a verdict first."""
+"""Outcomes, the most severe first."""
 
 
 REASON_KEYS = ("rule", "outcome", "field", "value", "limit", "next_action", "request_class")
-"""What the budget's document says of each reason."""
+"""The parts of a reason in the budget's document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassBudget:
-    """Where the time of one class goes: service at its quantiles, and what remains to wait.
+    """The time of one class: service at its quantiles, and the time that remains to wait.
 
     ``promise_s = network_s + gateway_s + prefill_s + decode_s + remaining_s``, and ``shares_s``
-    sum to ``remaining_s`` (NaN where that is not positive or nothing was promised).
+    sum to ``remaining_s`` (NaN if that is not positive or there is no promise).
     """
 
     request_class: str
@@ -47,7 +49,7 @@ class ClassBudget:
     pool: str
     streaming: bool
     basis: Literal["ttft_s", "e2e_s", "deadline_s", ""]
-    """The promise that leaves least: the others hold where this one does."""
+    """The promise that leaves least: if it holds, the others hold."""
     promise_s: float
     prompt_quantile: float
     output_quantile: float
@@ -63,12 +65,12 @@ class ClassBudget:
     """0 for a basis of ``ttft_s``."""
     remaining_s: float
     window_s: float
-    """What the batching needs as its window, s."""
+    """The window of the batching, s."""
     shares_s: Mapping[str, float]
     tpot_s: float
     tpot_promise_s: float
     feasible_prompt_quantile: float
-    """The largest prompt quantile that leaves time to wait; NaN where none does."""
+    """The largest prompt quantile that leaves time to wait; NaN if none does."""
     feasible_output_quantile: float
     mean_response_s: float
     """Of a mean request that does not wait, s."""
@@ -77,13 +79,13 @@ class ClassBudget:
     in_flight_upper: float
     """Stable rate × allowed response at the promised quantile: a reading, not a capacity."""
     drain_rps: float
-    """The class's part of what its pool serves when full."""
+    """The class's part of its pool's drain rate."""
     origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerLimit:
-    """The limit of one layer: that of the strictest class that waits in it."""
+    """The limit of one layer, from the strictest class that waits in it."""
 
     layer: str
     pool: str
@@ -92,22 +94,22 @@ class LayerLimit:
     """Dotted path of the layer's part in the scenario."""
     owner: str
     request_class: str
-    """The class whose share is the smallest."""
+    """The class with the smallest share."""
     share_s: float
     drain_rps: float
     length: int | None
-    """Requests that may wait; per replica in the scheduler queue. None where no share is known."""
+    """Requests that may wait; per replica in the scheduler queue. None without a known share."""
     wait_limit_s: float | None
-    """None where no share is known, or nobody may wait."""
+    """None without a known share, or if no request may wait."""
     status: int
     retry_after_s: float
     flags: Mapping[str, int | float]
-    """What the engine calls these limits; empty where no engine is concerned."""
+    """The engine's names of these limits; empty without an engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WaitBudget(Displayed):
-    """How long a request may wait in each layer, what follows from it, and what is broken."""
+    """The wait budget of each layer, the limits that follow, and the findings."""
 
     scenario: str
     rule: str
@@ -116,7 +118,7 @@ class WaitBudget(Displayed):
     settings: Mapping[str, int | float]
     """Every derived limit by its dotted path in the scenario."""
     changes: Mapping[str, int | float]
-    """Those that the scenario does not have already."""
+    """The settings that differ from the scenario."""
     derived: Mapping[str, int | float | None] = field(default_factory=dict)
     """Those that the scenario leaves to the budget by the word ``derived``."""
     findings: tuple[Reason, ...] = field(default=())
@@ -149,7 +151,7 @@ class WaitBudget(Displayed):
         )
 
     def table(self) -> pd.DataFrame:
-        """Return what each class may wait in each layer, who owns it, and what happens then.
+        """Return the share of each class in each layer, its owner, and the limits that follow.
 
         Columns: request_class, layer, owner, share_s, queue_length (the class's requests that
         drain within the share), when full, flag (what the engine calls the limit), origin.

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.budget import WAITING, rebalance
-from capplan.budget.laws import length_moment, length_quantile
-from capplan.budget.shares import divide
+from capplan.budget.backward import divide
+from capplan.budget.loads import length_moment, length_quantile
 from capplan.scenario.classes import FixedLength, LognormalLength
 from capplan.scenario.layers import BudgetRule, Weights
 

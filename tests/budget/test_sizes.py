@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.budget.laws import size_mean, size_quantile
+from capplan.budget.loads import size_mean, size_quantile
 from capplan.scenario.classes import ChoiceSize, FixedSize, LognormalSize
 from capplan.traffic.laws import sizes
 
