@@ -1,8 +1,8 @@
 """How requests end at a limit, and where a limit stands: what each part that limits declares.
 
 A part declares its endings as class attributes and yields its limits from a method ``limits()``;
-:mod:`capplan.scenario.limits` collects both. Simulation, acceptance and capacity table derive
-reasons, statuses, boundaries and next changes from them.
+:func:`endings` and :meth:`capplan.scenario.Scenario.limits` collect them. Simulation, acceptance
+and capacity table derive reasons, statuses, boundaries and next changes from them.
 """
 
 from __future__ import annotations

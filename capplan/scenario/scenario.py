@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from capplan.scenario.autoscaling import ResourcePool
-from capplan.scenario.breaker_rules import mistakes
+from capplan.scenario.breaker_rules import mistakes, placements
 from capplan.scenario.breakers import Breaker
 from capplan.scenario.classes import RequestClass, Tenant
+from capplan.scenario.ending import Limit
 from capplan.scenario.faults import Fault, GeneratorLimit
 from capplan.scenario.fields import refers_to, walk
 from capplan.scenario.gateway import Gateway
@@ -159,6 +160,39 @@ class Scenario(Part):
         """Return which of its pool's models a class needs, by name; "" where the pool has none."""
         models = self.pool_of(request_class).models
         return self.request_class(request_class).model or (models[0].name if models else "")
+
+    def limits(self) -> Iterator[Limit]:
+        """Yield every limit, as the part that sets it declares it, outermost first.
+
+        Deadlines and queues are yielded also if they are not set.
+        """
+        for c in self.classes:
+            for name, part in (("promises", c.promises), ("retry", c.retry)):
+                own = (c.name,)
+                for limit in part.limits():
+                    path = f"classes.{c.name}.{name}"
+                    yield limit.within(path, layer="caller", owner=c.owner, classes=own)
+        every = tuple(c.name for c in self.classes)
+        owner = self.gateway.owner
+        for path, gate in (("gateway", self.gateway), ("gateway.queue", self.gateway.queue)):
+            for limit in gate.limits():
+                yield limit.within(path, layer="gateway", owner=owner, classes=every)
+        for pool in self.pools:
+            yield from self._limits_of(pool)
+        placed = placements(self.breakers, self.pools)
+        able = {rule.name for rule, _, wrong in placed if wrong is None}
+        for rule in self.breakers:
+            yield rule.limit(acts=rule.name in able).within("breakers", classes=every)
+
+    def _limits_of(self, pool: Pool) -> Iterator[Limit]:
+        own = tuple(c.name for c in self.classes if self.pool_of(c.name).name == pool.name)
+        for name, layer, queue in (
+            ("queue", "service_queue", pool.queue),
+            ("batching.scheduler", "scheduler_queue", pool.batching.scheduler),
+        ):
+            for limit in queue.limits():
+                path = f"pools.{pool.name}.{name}"
+                yield limit.within(path, layer=layer, owner=pool.owner, classes=own)
 
 
 def _check_known(path: str, name: str, known: Collection[str]) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from capplan.formatting import counted
 from capplan.results.timelines import held_values
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching
-from capplan.scenario.limits import limits
 from capplan.scenario.pools import Pool
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def crossed_limit(stage: Stage, request_class: str, found: Blame) -> CrossedLimi
 
 
 def _declared(scenario: Scenario, found: Blame) -> CrossedLimit | None:
-    for limit in limits(scenario):
+    for limit in scenario.limits():
         ends = (limit.layer, limit.reason) == (found.layer, found.reason)
         if ends and limit.is_set and limit.value is not None:
             why = limit.why or f"{limit.field} refuses them"

@@ -12,7 +12,6 @@ import pandas as pd
 
 from capplan.results.breakers import open_spans as spans_of
 from capplan.scenario.layers import Queue
-from capplan.scenario.limits import limits
 from capplan.stages.violations import MOST_IDS
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class ProtectiveAction:
 
 def limit_table(scenario: Scenario) -> pd.DataFrame:
     """Return each limit of a scenario with its layer, its owner and what it does."""
-    rows = [(one.field, one.layer, one.owner, one.action) for one in limits(scenario)]
+    rows = [(one.field, one.layer, one.owner, one.action) for one in scenario.limits()]
     return pd.DataFrame(rows, columns=["limit", "layer", "owner", "protective action"])
 
 
@@ -77,7 +76,7 @@ def protections(scenario: Scenario, stages: Sequence[Stage]) -> tuple[Protective
     runs: dict[str, Stage] = {}
     for stage in sorted(stages, key=lambda one: one.highest_rps):
         runs.setdefault(stage.run_id, stage)
-    return tuple(_acted(limit, runs.values()) for limit in limits(scenario))
+    return tuple(_acted(limit, runs.values()) for limit in scenario.limits())
 
 
 def _acted(limit: Limit, stages: Iterable[Stage]) -> ProtectiveAction:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from capplan.formatting import counted, in_layer, rule_words
 from capplan.results.cost import served_by
-from capplan.scenario.limits import limits
 from capplan.slo.mechanisms import retry_amplification
 from capplan.stages.metrics import trend_reasons
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
@@ -98,7 +97,7 @@ def rules(found: Findings) -> Iterator[Reason]:
 
 def unowned_queues(scenario: Scenario) -> Reason:
     """Return whether at most one queue has no owner: with two, responsibility comes first."""
-    queues = [b for b in limits(scenario) if b.field.endswith(".length")]
+    queues = [b for b in scenario.limits() if b.field.endswith(".length")]
     parts = {b.field.removesuffix(".length"): b.owner for b in queues}
     loose = sorted(name for name, owner in parts.items() if not owner)
     blocked = len(loose) >= UNOWNED

@@ -19,7 +19,7 @@ def _base():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "rule"),
     [
         (
             {"gateway.rate_limits": [LIMIT | {"rate_rps": 1e-310}]},
@@ -124,11 +124,11 @@ def _base():
         ({"gateway.max_prompt_tokens": 0}, "gateway.max_prompt_tokens: "),
     ],
 )
-def test_an_error_names_field_rule_and_value(base, values, said):
+def test_an_error_names_field_rule_and_value(base, values, rule):
     with pytest.raises(DataError) as caught:
         with_values(base, values)
     assert str(caught.value).startswith("benchmark: ")
-    assert said in str(caught.value)
+    assert rule in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_one_of_each_can_be_set_by_its_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("field", "entry", "said"),
+    ("field", "entry", "rule"),
     [
         ("rate_limits", LIMIT | {"each": "user"}, "rate_limits.a.each: one of tenant, class, got"),
         ("rate_limits", LIMIT | {"each": ["tenant"]}, "rate_limits.a.each: one of tenant, class"),
@@ -204,7 +204,7 @@ def test_one_of_each_can_be_set_by_its_name(tmp_path):
         ("quotas", {"each": "class", "concurrency": 1}, "quotas.each.each: one of tenant, got"),
     ],
 )
-def test_each_says_what_it_may_be(base, field, entry, said):
+def test_each_says_what_it_may_be(base, field, entry, rule):
     with pytest.raises(DataError) as caught:
         with_values(base, {f"gateway.{field}": [entry]})
-    assert f"gateway.{said}" in str(caught.value)
+    assert f"gateway.{rule}" in str(caught.value)

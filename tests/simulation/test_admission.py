@@ -1,4 +1,4 @@
-"""Whose slots a gateway gives to whom: quotas, borrowing, reserves, displacement, workers."""
+"""Which requests get the slots of a gateway: quotas, borrowing, reserves, displacement."""
 
 import math
 from collections import Counter
@@ -74,7 +74,7 @@ def test_a_tenant_without_a_quota_only_borrows(shared, trace_of, play):
 
 
 def test_the_next_free_slot_goes_to_the_tenant_within_its_quota(shared, trace_of, play):
-    """The noisy one has borrowed all; who came later and owns the slot is served first."""
+    """The noisy tenant has borrowed all; the later request that owns the slot is served first."""
     scenario = shared(2, quotas=quotas(1, 1))
     trace = trace_of(
         [0.0, 0.2, 0.3, 0.3, 0.3, 0.5],
@@ -134,7 +134,7 @@ def test_a_noisy_tenant_does_not_touch_the_tail_of_one_within_its_quota(
     assert waits(safe).max() <= longest
 
 
-def test_slots_are_never_idle_while_somebody_may_have_one(shared, trace_of):
+def test_slots_are_never_idle_while_a_request_may_have_one(shared, trace_of):
     """Work-conserving, checked at every event: with lendable quotas, waiting means no slot free."""
     rng = np.random.default_rng(8)
     tenants = rng.choice(["quiet", "noisy", "guest"], 400, p=[0.3, 0.5, 0.2]).tolist()
@@ -166,7 +166,7 @@ def test_who_waits_behind_a_reserve_does_not_hold_up_the_urgent(shared, trace_of
     assert log["gateway_admitted_s"].tolist() == [0.0, 0.0, 1.0, 0.2]
 
 
-def test_nobody_beyond_its_quota_gets_a_reserved_slot_however_urgent(shared, trace_of, play):
+def test_no_tenant_beyond_its_quota_gets_a_reserved_slot_however_urgent(shared, trace_of, play):
     scenario = shared(6, quotas=quotas(2, 2), reserves=[{"priority": 0, "concurrency": 2}])
     tenants = ["noisy"] * 9 + ["quiet"] * 2
     trace = trace_of([0.0] * 9 + [0.5] * 2, tenant=tenants, priority=0)
@@ -232,7 +232,7 @@ def test_who_was_displaced_or_reclaimed_has_waited_until_then(shared, trace_of, 
     assert waited == pytest.approx([0.0, 0.0, 0.3, 0.0, 0.8])
 
 
-def test_the_urgent_beyond_its_quota_displaces_nobody_within_theirs(shared, trace_of, play):
+def test_an_urgent_request_beyond_its_quota_displaces_none_within_theirs(shared, trace_of, play):
     scenario = shared(
         2,
         quotas=quotas(1, 1),

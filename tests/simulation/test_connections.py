@@ -84,7 +84,7 @@ def test_who_leaves_keeps_its_place_in_the_backlog_and_counts_its_wait(build, tr
     check_conservation(result)
     assert log["outcome"].tolist() == ["succeeded", "succeeded", "timed_out", "succeeded"]
     assert log["network_s"].iloc[2] == pytest.approx(1.5)
-    # the third was accepted at 2.05, for nobody
+    # the third was accepted at 2.05, after its caller had left
     assert log["gateway_in_s"].tolist() == pytest.approx([0.05, 1.05, np.nan, 3.05], nan_ok=True)
 
 

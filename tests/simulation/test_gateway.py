@@ -37,7 +37,7 @@ def test_over_the_limit_exactly_burst_plus_rate_times_time_get_through(build, tr
     assert set(log.loc[~through, "outcome_layer"]) == {"gateway"}
 
 
-def test_at_exactly_the_limit_nobody_is_refused(build, trace_of, play):
+def test_at_exactly_the_limit_no_request_is_refused(build, trace_of, play):
     scenario = build(gateway={"rate_limits": {"rate_rps": 10.0}})
     log = play(scenario, trace_of(np.cumsum(np.full(500, 0.1)))).requests
     assert (log["outcome"] == "succeeded").all()

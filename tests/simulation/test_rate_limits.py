@@ -26,7 +26,7 @@ def attempt_of(prompt_tokens, output_tokens=0):
     )
 
 
-def test_a_period_begins_anew_at_its_instant_whatever_the_rounding():
+def test_a_period_begins_anew_at_its_instant_with_any_rounding():
     """The third period of 0.1 s begins at 0.3 s, which is 2.9999999999999996 periods."""
     used = Used(Allowance(name="a", tokens=10, period_s=0.1))
     used.add(10, 0.2)
@@ -170,7 +170,7 @@ def test_the_global_limit_stands_beside_those_of_tenants(build, trace_of, play):
         },
     )
     log = play(scenario, trace_of([0.0] * 6, tenant=["x", "x", "y", "y", "y", "x"])).requests
-    # of equal waits, the limit that stands first is told
+    # of equal waits, the log names the limit that stands first
     assert log["reason"].fillna("").tolist() == [
         "", "rate_limit:x", "", "", "rate_limit", "rate_limit",
     ]  # fmt: skip

@@ -157,7 +157,7 @@ def test_who_leaves_while_being_looked_up_is_not_answered(cached, trace_of):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "rule"),
     [
         ("gateway.response_cache.capacity", 0, "greater than or equal to 1"),
         ("gateway.response_cache.ttl_s", 0.0, "greater than 0"),
@@ -165,8 +165,8 @@ def test_who_leaves_while_being_looked_up_is_not_answered(cached, trace_of):
         ("classes.chat.response_cached_fraction", 1.5, "less than or equal to 1"),
     ],
 )
-def test_a_response_cache_that_cannot_be_is_one_clear_error(cached, field, value, told):
-    with pytest.raises(DataError, match=f"{field}.*{told}"):
+def test_a_response_cache_that_cannot_be_is_one_clear_error(cached, field, value, rule):
+    with pytest.raises(DataError, match=f"{field}.*{rule}"):
         with_values(cached(), {field: value})
 
 

@@ -144,7 +144,7 @@ def test_the_second_wave_is_on_the_timeline(build, trace_of, play):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "rule"),
     [
         (
             {"never_on_reason": ["rate_limits"]},
@@ -157,6 +157,6 @@ def test_the_second_wave_is_on_the_timeline(build, trace_of, play):
         ({"max_retry_after_s": 0.0}, "max_retry_after_s"),
     ],
 )
-def test_bad_fields_are_told_by_name(fields, told):
-    with pytest.raises(ValueError, match=told):
+def test_an_error_names_the_bad_field(fields, rule):
+    with pytest.raises(ValueError, match=rule):
         Retry.model_validate(fields, strict=False)

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from capplan.scenario.files import load_scenario
-from capplan.scenario.limits import limits
 from capplan.simulation import simulate
 from capplan.sizing.table import protective_action
 from capplan.stages.crossed_limit import crossed_limit
@@ -82,16 +81,18 @@ def test_a_limit_that_acted_is_proved_by_the_requests_it_ended(single_server, fi
     assert acted.boundary.layer in set(ended["outcome_layer"])
     # whatever the gateway ended is counted at one limit
     here = run.requests["outcome_layer"].isin(["gateway", "network"])
-    told = [p.boundary.reason for p in found.values() if p.boundary.layer in {"gateway", "network"}]
-    assert set(run.requests.loc[here, "reason"]) <= set(told)
-    assert len(told) == len(set(told))
+    shown = [
+        p.boundary.reason for p in found.values() if p.boundary.layer in {"gateway", "network"}
+    ]
+    assert set(run.requests.loc[here, "reason"]) <= set(shown)
+    assert len(shown) == len(set(shown))
 
 
 @pytest.mark.parametrize("field", list(CASES))
 def test_the_field_to_move_is_the_limit_that_refused(single_server, field):
     scenario = single_server(gateway=CASES[field], tenants=TENANTS, network=FRESH)
     stage = staged(scenario)
-    boundary = {b.field: b for b in limits(scenario)}[field]
+    boundary = {b.field: b for b in scenario.limits()}[field]
     cause = Blame(layer=boundary.layer, share_fraction=1.0, reason=boundary.reason)
     limit = crossed_limit(stage, "chat", cause)
     assert limit.field == MOVED.get(field, field)
@@ -108,19 +109,19 @@ def test_busy_workers_are_the_field_to_move(single_server):
 def test_the_capacity_table_says_what_every_limit_does(single_server):
     gateway = CASES["gateway.accept.backlog"] | CASES["gateway.allowances.l.tokens"]
     scenario = single_server(gateway=gateway, tenants=TENANTS)
-    told = protective_action(scenario, scenario.pool())
-    assert "gateway: refuses connections beyond 3 waiting" in told
-    assert "gateway: 429 once 900 tokens of b are used, not to be retried" in told
+    shown = protective_action(scenario, scenario.pool())
+    assert "gateway: refuses connections beyond 3 waiting" in shown
+    assert "gateway: 429 once 900 tokens of b are used, not to be retried" in shown
 
 
 def test_the_capacity_table_says_what_acts_by_itself():
     scenario = load_scenario("protected-chat")
-    told = protective_action(scenario, scenario.pool("llm"))
-    assert "breaker overfull: 503 with Retry-After 5 s while queue length is above 20" in told
-    assert "llm autoscaler: 2 to 6 replicas; llm standby: 1 replica" in told
+    shown = protective_action(scenario, scenario.pool("llm"))
+    assert "breaker overfull: 503 with Retry-After 5 s while queue length is above 20" in shown
+    assert "llm autoscaler: 2 to 6 replicas; llm standby: 1 replica" in shown
     assert "breaker" not in protective_action(scenario, scenario.pool("labelling"))
 
 
 def test_limits_that_are_not_set_are_no_limits(single_server):
-    fields = {b.field for b in limits(single_server()) if b.field.startswith("gateway.")}
+    fields = {b.field for b in single_server().limits() if b.field.startswith("gateway.")}
     assert fields == {"gateway.rate_limits", "gateway.queue.length", "gateway.queue.wait_limit_s"}

@@ -1,4 +1,4 @@
-"""A breaker is a boundary: what it does in words, when it acted, and whom it touched."""
+"""A breaker is a boundary: what it does in words, when it acted, and which requests it touched."""
 
 import numpy as np
 import pandas as pd
