@@ -32,14 +32,12 @@ def test_two_queues_that_each_spend_over_half_their_budget_are_double_queueing(w
     found = reason(waiting(0.3, 0.3, **LIMITS))
     assert found.outcome == "fail"
     assert found.value == 1.0
-    assert "service queue (half of 0.5 s) and the scheduler queue" in found.evidence
     assert found.next_action
 
 
 def test_one_queue_that_holds_the_wait_is_none(waiting):
     found = reason(waiting(0.45, 0.2, **LIMITS))
     assert (found.outcome, found.value) == ("pass", 0.0)
-    assert "100.0% of requests waited in two queues" in found.evidence
 
 
 @pytest.mark.parametrize(("many", "outcome"), [(20, "pass"), (21, "fail")])
@@ -54,7 +52,7 @@ def test_where_no_limit_is_set_the_share_of_the_promise_is_the_budget(waiting):
     assert reason(waiting(0.35, 0.35)).outcome == "fail"
 
 
-def test_waiting_twice_where_nobody_promised_anything_cannot_be_told(waiting, scenario):
+def test_waiting_twice_without_any_promise_is_unknown(waiting, scenario):
     nothing = {"classes": [{"name": "chat", "owner": "chat"}]}
     found = reason(waiting(0.6, 0.6, **nothing))
     assert (found.outcome, found.value) == ("unknown", None)

@@ -35,7 +35,6 @@ def test_a_client_that_is_late_proves_nothing_of_the_service(run):
     late = judge(run(sent_s=start + 0.3))  # of TTFT within 2 s, 5 % are 0.1 s
     [reason] = [r for r in late.reasons if r.rule == "client_limited"]
     assert (late.outcome, reason.outcome) == ("blocked", "blocked")
-    assert "p99 lag of 0.3 s" in reason.evidence
     unsent = judge(run(sent_s=np.where(np.arange(2000) % 10, start, np.nan)))
     [reason] = [r for r in unsent.reasons if r.rule == "client_limited"]
     assert reason.value == pytest.approx(0.9)
@@ -81,7 +80,6 @@ def test_retries_that_multiply_the_load_fail(run):
     verdict = judge(one)
     assert outcome_of(verdict, "retry_amplification") == "fail"
     assert "retry_amplification" in {r.rule for r in verdict.defaults}
-    assert "default, not your promise" in str(verdict)
 
 
 def waits_twice(run, scenario):
@@ -92,7 +90,7 @@ def waits_twice(run, scenario):
 def test_waiting_twice_is_blocked_until_both_queues_are_owned_and_limited(run, scenario):
     loose = judge(waits_twice(run, scenario()))
     assert loose.outcome == "blocked"
-    assert "no wait limit" in str(loose)
+    assert [r.rule for r in loose.decisive] == ["double_queue"]
     limited = scenario(
         **{"pools.llm.queue.wait_limit_s": 1.0, "pools.llm.batching.scheduler.wait_limit_s": 1.0}
     )
@@ -129,7 +127,7 @@ def test_a_verdict_knows_its_scope(run):
     ):
         found = verdict.asked(**question)
         assert found.outcome == "unknown"
-        assert next(iter(question)) in str(found)
+        assert [r.value for r in found.reasons] == [next(iter(question))]
 
 
 def test_a_verdict_is_json_and_one_sentence(run):
@@ -140,7 +138,6 @@ def test_a_verdict_is_json_and_one_sentence(run):
         keys = {"rule", "value", "limit", "evidence", "next_action"}
         assert all(keys <= set(r) for r in data["reasons"])
         assert "\n" not in str(verdict)
-        assert str(verdict).endswith(".")
         assert str(verdict).startswith(verdict.outcome)
 
 

@@ -51,7 +51,7 @@ def test_failures_count_as_infinite_and_success_only_is_called_out(run):
 def test_too_few_samples_are_unknown_and_say_how_many_more(run):
     verdict = judge(run(n=900))
     assert verdict.outcome == "unknown"
-    assert "insufficient evidence: 900 samples, needs 100 more" in str(verdict)
+    assert reason(verdict, "ttft_s").samples_missing == 100
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,6 @@ def test_cost_needs_a_price(run, scenario):
     promise = {"cost_usd_per_success": 0.001}
     found = reason(judge(run(asked=scenario(promise))), "cost_usd_per_success")
     assert found.outcome == "unknown"
-    assert "price of pool llm" in found.evidence
     # 201 s at 3.6 USD/h = 0.2 USD for 2000 successes
     priced = scenario(promise, **{"pools.llm.price_usd_per_accelerator_hour": 3.6})
     found = reason(judge(run(asked=priced)), "cost_usd_per_success")
@@ -188,7 +187,7 @@ def test_a_class_without_a_promise_or_a_request_is_unknown(run, scenario):
     assert reason(judge(run(asked=two)), "no_requests", "idle").outcome == "unknown"
 
 
-def test_a_default_quantile_is_told(run, scenario):
+def test_a_default_quantile_is_named(run, scenario):
     found = reason(judge(run(asked=scenario({"ttft_s": 2.0}))), "ttft_s")
     assert "the quantile is a default" in found.evidence
     stated = scenario({"ttft_s": 2.0, "quantile": 0.99})
@@ -199,4 +198,4 @@ def test_replications_are_judged_together(run):
     assert judge(run(n=600)).outcome == "unknown"
     together = judge([run(n=600), run(n=600)])
     assert together.outcome == "pass"
-    assert "of 1,200" in reason(together, "ttft_s").evidence
+    assert reason(together, "ttft_s").samples_missing == 0

@@ -137,11 +137,10 @@ def test_the_clients_own_limit_is_no_knee_of_the_service(limited):
     over = [s for s in limited.ramp.steps if s.load_rps >= client]
     assert len(over) == 2
     assert all(s.client_limited and not s.counts for s in over)
-    assert "client" in over[0].remark
     assert limited.knee is None or limited.knee.reason
 
 
 def test_a_load_that_was_never_sent_proves_nothing(limited):
     [planned] = [r for r in limited.verdict.reasons if r.rule == "planned_load"]
     assert planned.outcome == "unknown"
-    assert "the client, not the service" in planned.next_action
+    assert planned.value < planned.limit

@@ -117,7 +117,7 @@ def test_a_short_stage_says_how_many_minutes_it_lacks(single_server):
     found = stage_of("short", "plain", 2.0, run, start_s=0.0, end_s=20.0)
     assert not found.counts
     assert found.needs_min > 0.3
-    assert found.remark.startswith("insufficient evidence: needs")
+    assert [r.rule for r in found.thin] == ["e2e_s"]
 
 
 def test_a_late_load_generator_is_told_from_the_service(server):
@@ -128,7 +128,6 @@ def test_a_late_load_generator_is_told_from_the_service(server):
     found = stage_of("late", "plain", 5.0, late, start_s=30.0, end_s=300.0)
     assert found.client_limited
     assert not found.counts
-    assert "client" in found.remark
     assert not server.client_limited
 
 
@@ -137,7 +136,6 @@ def test_a_break_of_the_start_up_alone_is_void_and_repeated_slower(single_server
     scenario = single_server(plan=plan)
     found, voids = step(scenario, 3.0, before_rps=60.0, name="x", kind="ramp", seed=1)
     assert [v.void for v in voids] == [True]
-    assert "too fast" in voids[0].note
     assert found.void
     assert not found.counts
 
@@ -181,7 +179,7 @@ def test_two_unowned_queues_block_the_acceptance(single_server):
     assert unowned_queues(scenario).outcome == "blocked"
     found = run_stages(scenario, seed=1)
     assert found.verdict.outcome == "blocked"
-    assert "responsibility" in found.verdict.decisive[0].next_action
+    assert [r.rule for r in found.verdict.decisive] == ["unowned_queues"]
     assert [s.kind for s in found.stages] == ["baseline"], "the load is raised no further"
 
 
@@ -220,8 +218,8 @@ def test_a_noisy_tenant_that_breaks_anothers_promise_fails_isolation(single_serv
     [held] = isolation_reasons(scenario, [fair])
     assert held.outcome == "pass"
     one = dataclasses.replace(server, table=rows.assign(tenant="noisy"))
-    [untold] = isolation_reasons(scenario, [one])
-    assert untold.outcome == "unknown"
+    [unmeasured] = isolation_reasons(scenario, [one])
+    assert unmeasured.outcome == "unknown"
 
 
 def test_the_interval_of_a_flat_level_covers_zero_nearly_always():

