@@ -362,9 +362,10 @@ class Replica:
         for attempt in left:
             if attempt.decode_end_s == attempt.decode_end_s:  # not NaN
                 self._pool.answered(attempt)
-            elif attempt.outcome == "in_flight":
-                ending, attempt.reason = endings()[str(attempt.reason)], None
-                self._pool.failed(attempt, Failure.of(ending, attempt.layer, outcome="failed"))
+            elif attempt.outcome == "in_flight" and (reason := attempt.reason) is not None:
+                attempt.reason = None
+                failure = Failure.of(endings()[reason], attempt.layer, outcome="failed")
+                self._pool.failed(attempt, failure)
         self._pool.freed()
         self._check_empty()
 
