@@ -53,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(exits.TERMINATED, "terminated", trace=trace)
     except KeyboardInterrupt:
         return _end(exits.INTERRUPTED, "interrupted", trace=trace)
-    except Exception as err:  # the edge: whatever fails is told in one line
+    except Exception as err:  # the edge: every failure is one line on stderr
         _forget_stdout()
         return _end(exits.FAILED, _cause(err), trace=trace)
     return code
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what is half done is cleared away as after Ctrl-C."""
+    """SIGTERM arrived: unfinished files are removed as after Ctrl-C."""
 
 
 @contextlib.contextmanager
@@ -120,12 +120,11 @@ def _cause(err: Exception) -> str:
     if isinstance(err, OSError) and err.strerror:
         return f"{err.filename or 'output'}: {err.strerror}"
     first = next(iter(str(err).splitlines()), "")
-    told = getattr(err, "told_in_full", False)
-    return first if told else f"{type(err).__name__}: {first}"
+    return first if getattr(err, "is_complete", False) else f"{type(err).__name__}: {first}"
 
 
 def _forget_stdout() -> None:
-    """Point a stdout that takes nothing at nothing, or the interpreter fails again at its end."""
+    """Point a closed stdout at the null device, or the interpreter fails again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

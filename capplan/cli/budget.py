@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--apply",
         metavar="OUT.yaml",
-        help="write the scenario with the derived limits, its comments kept",
+        help="write the scenario with the derived limits; its comments stay",
     )
     add_check(parser)
     add_json(parser)

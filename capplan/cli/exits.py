@@ -9,13 +9,13 @@ FAILED = 3
 INTERRUPTED = 130
 """As a shell reports a program ended by Ctrl-C (128 + SIGINT)."""
 PIPE_CLOSED = 141
-"""As a shell reports a program whose reader went away (128 + SIGPIPE)."""
+"""As a shell reports a program whose output was closed (128 + SIGPIPE)."""
 TERMINATED = 143
 """As a shell reports a program ended by SIGTERM (128 + SIGTERM)."""
 
 
 def checked(outcome: str | None, *, check: bool) -> int:
-    """Return the exit code of a verdict: 0, or 1 where it counts and did not pass.
+    """Return the exit code of a verdict: 0, or 1 if it counts and is not a pass.
 
     >>> checked("unknown", check=True), checked("fail", check=False)
     (1, 0)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-
-from capplan.formatting import counted, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,31 +43,3 @@ def print_stored(out: str | None) -> None:
     """Print the folder that holds the run, if one does."""
     if out is not None:
         sys.stdout.write(f"\nstored in {out}\n")
-
-
-def spread(figures: Any, names: Sequence[str]) -> list[Any]:
-    """Return the named figures of a mapping, None for what is not there."""
-    found = figures if isinstance(figures, Mapping) else {}
-    return [found.get(name) for name in names]
-
-
-def print_verdict(verdict: Mapping[str, Any]) -> None:
-    """Print the outcome, and in a table every reason that does not speak for a pass."""
-    reasons = list(verdict.get("reasons") or [])
-    open_reasons = [reason for reason in reasons if reason.get("outcome") != "pass"]
-    kept = len(reasons) - len(open_reasons)
-    held = f" ({counted(kept, 'rule')} held)" if kept else ""
-    sys.stdout.write(f"\nverdict: {verdict.get('outcome')}{held}\n")
-    if open_reasons:
-        heads = ["", "rule", "of", "value", "limit", "next action"]
-        print_table([_reason(reason) for reason in open_reasons], heads)
-
-
-def _reason(reason: Mapping[str, Any]) -> list[str]:
-
-    value, limit = (
-        "" if reason.get(k) is None else format_value(reason[k]) for k in ("value", "limit")
-    )
-    where = reason.get("field") or reason.get("request_class") or ""
-    action = reason.get("next_action") or ""
-    return [reason.get("outcome") or "", reason.get("rule", ""), where, value, limit, action]

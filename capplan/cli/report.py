@@ -29,8 +29,8 @@ def add(commands: Any) -> None:
         "report",
         "run every notebook on a scenario and write the pages",
         _run,
-        "An earlier report is replaced only by a finished one. Where a notebook fails, it is kept "
-        "half executed in DIR.failed.",
+        "A finished report replaces an earlier one. A notebook that fails is kept, half executed, "
+        "in DIR.failed.",
     )
     add_scenario(parser)
     add_trace(parser)

@@ -28,8 +28,7 @@ def add(commands: Any) -> None:
         "simulate",
         "simulate one run of a scenario and judge it",
         _run,
-        "Latencies of the answers that came stand beside the censored ones, where a failure "
-        "counts as never.",
+        "Latencies count a failure as infinite.",
     )
     add_scenario(parser)
     add_trace(parser)

@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_out(out: Path) -> None:
-    """Refuse a folder of something else before a minute is spent on the stages."""
+    """Refuse a folder that holds other files before the stages run."""
     from capplan.evidence.folders import check_place
     from capplan.evidence.store import MANIFEST
     from capplan.schema import DataError

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
             option, metavar=example, type=assignment, action="append", default=[], help=what
         )
     parser.add_argument(
-        "--scenario", help="a scenario whose traffic says the format, columns and units of TRACE"
+        "--scenario", help="a scenario whose traffic states the format, columns and units of TRACE"
     )
     parser.add_argument(
         "--span",
@@ -75,7 +75,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _reading(args: argparse.Namespace) -> Reading:
-    """Return how TRACE is to be read: as the scenario says, then as the options say."""
+    """Return how to read TRACE: as the scenario states, then as the options state."""
     from dataclasses import replace
 
     from capplan.scenario.files import load_scenario

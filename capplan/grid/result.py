@@ -135,7 +135,7 @@ class SweepResult(Displayed):
         return {
             "fields": self._setting(chosen),
             "outcome": outcome if chosen is None else chosen["outcome"],
-            "said": self.summary().replace("**", ""),
+            "finding": self.summary().replace("**", ""),
             "now": self._setting(now),
         }
 

@@ -268,7 +268,7 @@ def _budget(left: Any) -> tuple[str, str]:
 
 def _window(left: Any) -> tuple[str, str]:
     pools = left["pools"]
-    return worst(pool["outcome"] for pool in pools), " ".join(pool["said"] for pool in pools)
+    return worst(pool["outcome"] for pool in pools), " ".join(pool["finding"] for pool in pools)
 
 
 def _load(left: Any) -> tuple[str, str]:

@@ -37,7 +37,7 @@ class Page:
         return artefact(self.folder, name, payload)
 
     def find(self, name: str) -> Any:
-        """Return an artefact that an earlier page left, or None where that page has not run."""
+        """Return an artefact that an earlier page left, or None if that page has not run."""
         if not (self.folder / name).is_file():
             return None
         return read_artefact(self.folder, name)
@@ -106,11 +106,11 @@ def open_page(
 
 
 def has_reader() -> bool:
-    """Return whether this process is a kernel with a person in front of it.
+    """Return whether this process is a kernel with a reader who can move a slider.
 
     A notebook front end lets the kernel ask its user for input (``allow_stdin``); papermill and
-    nbconvert, which run a notebook headless, do not. Voilà does not either, but says that it is
-    there by its ``VOILA_`` variables.
+    nbconvert, which run a notebook headless, do not. Voilà does not either, but sets
+    ``VOILA_`` variables.
     """
     from IPython.core.getipython import get_ipython
 

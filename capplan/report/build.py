@@ -1,4 +1,4 @@
-"""Making a report: run every notebook aside, write the pages, put the whole in its place."""
+"""Making a report: run every notebook in a folder aside, write the pages, move it into place."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def build_report(
 ) -> Report:
     """Run the workbook on a scenario and return the report in the folder ``out``.
 
-    Every notebook gets the parameters it declares out of ``scenario`` (a file in the run folder),
-    ``trace``, ``run_folder``, ``seed`` and ``parameters``; artefacts stay in the run folder for the
-    notebooks after it. An earlier report in ``out`` is replaced only by a finished one.
+    Every notebook gets those of ``scenario`` (a file in the run folder), ``trace``,
+    ``run_folder``, ``seed`` and ``parameters`` that it declares; artefacts stay in the run folder
+    for the notebooks after it. Only a finished report replaces an earlier one in ``out``.
 
     Parameters
     ----------
     scenario
-        The scenario, with the trace it is to be run on.
+        The scenario, with its trace.
     out
         A new or empty folder, or an earlier report.
     seed
-        Seed of all that is random.
+        Seed of all random numbers.
     parameters
         Names and values as text; each must be declared by some notebook.
     notebooks
@@ -71,7 +71,7 @@ def build_report(
     DataError
         For a parameter, trace or folder that breaks a rule; nothing has run then.
     NotebookError
-        Where a notebook fails. The half-executed notebook is kept in ``<out>.failed``.
+        If a notebook fails. The half-executed notebook is kept in ``<out>.failed``.
     """
     target = Path(out).absolute()
     _check_replaceable(target)
@@ -129,7 +129,7 @@ def _inputs(
 
 
 def _identity(scenario: Scenario) -> TraceIdentity | None:
-    """Return the identity of the scenario's trace; reading it shows at once what is wrong in it."""
+    """Return the identity of the scenario's trace; a trace that cannot be read fails here."""
     from capplan.traffic.sample import base_trace
 
     trace = base_trace(scenario.traffic)
@@ -144,7 +144,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuse to put a report in the place of anything but nothing or an earlier report."""
+    """Refuse a target that holds anything but an earlier report."""
     if target.exists() and not target.is_dir():
         raise DataError("a folder, or a name for a new one", where=target, value="a file")
     if target.is_dir() and any(target.iterdir()) and not (target / RUN / MANIFEST).exists():
@@ -152,7 +152,7 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _kept(part: Path, target: Path, err: NotebookError) -> NotebookError:
-    """Keep what a failing run has done so far, beside the report; return the error that says so."""
+    """Keep the unfinished report beside its target; return the error that names the folder."""
     failed = target.with_name(f"{target.name}.failed")
     number = 2
     while failed.exists() and not (failed / FAILURE_FILE).exists():

@@ -49,7 +49,7 @@ def own_cells(path: Path) -> list[Any]:
 
 
 def forget_paths(path: Path) -> None:
-    """Take out of an executed notebook where it lay while it ran."""
+    """Remove the paths of its run from an executed notebook."""
     notebook = read_notebook(path)
     for place in ("input_path", "output_path"):
         notebook.metadata.get("papermill", {}).pop(place, None)
@@ -66,7 +66,7 @@ class Parameter:
     meaning: str
 
     def value(self, text: str) -> Any:
-        """Return the value that a text means; ValueError naming the type where it means none."""
+        """Return the value of a text; ValueError names the type if the text has another form."""
         if not self.type.startswith("list["):
             return _scalar(text, self.type)
         inner = self.type[len("list[") : -1]
@@ -182,7 +182,8 @@ def _comments(source: str) -> dict[int, str]:
 class NotebookError(Exception):
     """A notebook that failed: which, in which cell, and why; the message is one line."""
 
-    told_in_full = True
+    is_complete = True
+    """The message needs no type before it."""
 
     def __init__(self, notebook: Path, cell: str, cause: str) -> None:
         self.notebook = notebook
@@ -200,8 +201,8 @@ def execute_all(
 ) -> list[Path]:
     """Run the notebooks in order and return the executed ones, in the folder ``into``.
 
-    Each runs with the run folder as its working directory. What a notebook has done so far is on
-    the disk after each cell, so a failing one is kept half executed. Raises :class:`NotebookError`.
+    Each runs with the run folder as its working directory. Executed cells are written after each
+    cell, so a failing notebook is kept half executed. Raises :class:`NotebookError`.
     """
     on_terminal = sys.stderr.isatty()
     columns, lines = shutil.get_terminal_size()
@@ -216,7 +217,7 @@ def execute_all(
 
 
 def execute(notebook: Path, target: Path, values: Mapping[str, Any], *, cwd: Path) -> None:
-    """Run one notebook with values for its parameters; :class:`NotebookError` where it fails.
+    """Run one notebook with values for its parameters; :class:`NotebookError` if it fails.
 
     The kernel is reached through sockets in a folder of its own: no port is opened, and the path
     of a socket stays as short as the system demands.
@@ -253,7 +254,7 @@ def _cause(err: Any) -> str:
 
 
 def _failed_cell(target: Path) -> str:
-    """Return how people find the code cell that ran last: its number from 1, and its id."""
+    """Return the number, from 1, and the id of the code cell that ran last."""
     found = "before its first cell"
     for number, cell in enumerate(own_cells(target), start=1):
         if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time"):
@@ -263,7 +264,7 @@ def _failed_cell(target: Path) -> str:
 
 @contextmanager
 def _line(text: str, *, shown: bool) -> Iterator[None]:
-    """Write a line that says what runs and, at its end, how long it took."""
+    """Write what runs and, at its end, how long it took."""
     start = time.perf_counter()
     if shown:
         sys.stderr.write(f"{text} … ")

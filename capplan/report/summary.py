@@ -55,7 +55,7 @@ def write_summary(
 
 
 def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
-    """Return names and values of what went into a report and what made it."""
+    """Return names and values of the inputs of a report and of the versions that made it."""
     trace = inputs.trace
     rows: list[tuple[str, Any]] = [
         ("scenario", inputs.scenario.name),
@@ -79,7 +79,7 @@ def facts(inputs: Inputs, record: RunRecord) -> list[tuple[str, Any]]:
 
 
 def scope_lines(scope: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return what a verdict holds for, as names and lines of text."""
+    """Return the scope of a verdict as names and lines of text."""
     readers: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
         "input_distribution": ("input distribution", _distribution),
         "load_range_rps": ("load", lambda ends: [f"{_ends(ends)} requests/s"]),

@@ -46,7 +46,7 @@ def test_equal_lengths_make_the_choice_unknown(run, tmp_path):
     assert page.figures
     chosen = json.loads((tmp_path / "run" / "chosen_point.json").read_text())
     assert {pool["outcome"] for pool in chosen["pools"]} == {"unknown"}
-    assert "unknown" in chosen["pools"][0]["said"]
+    assert "unknown" in chosen["pools"][0]["finding"]
 
 
 def test_the_page_of_stages_stands_a_plan_without_ramp_and_tells_a_storm_as_one(run):
