@@ -91,21 +91,15 @@ class TokenBucket:
     rounding error early.
 
     >>> bucket = TokenBucket(rate_per_s=2.0, burst=2)
-    >>> [bucket.take(t) for t in (0.0, 0.0, 0.0, 0.5)]
-    [True, True, False, True]
+    >>> bucket.charge(0.0, 2)
+    >>> bucket.wait_s(0.0), bucket.wait_s(0.5)
+    (0.5, 0.0)
     """
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         self.burst = burst
         self._interval_s = 1 / rate_per_s
         self._full_at_s = 0.0
-
-    def take(self, now_s: float, cost: float = 1) -> bool:
-        """Take tokens, all or none."""
-        if cost > self.burst or self.wait_s(now_s, cost) > ROUNDING_S:
-            return False
-        self.charge(now_s, cost)
-        return True
 
     def wait_s(self, now_s: float, cost: float = 1) -> float:
         """Return how long until there are so many tokens, s; the cost is at most ``burst``."""

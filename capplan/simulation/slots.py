@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
 
 from capplan.scenario.gateway import Gateway
 from capplan.simulation.attempt import Attempt
@@ -120,12 +119,6 @@ class FlowLine:
 
     def __len__(self) -> int:
         return len(self._since)
-
-    def __iter__(self) -> Iterator[Attempt]:
-        return iter(self._since)
-
-    def __contains__(self, attempt: object) -> bool:
-        return attempt in self._since
 
     def push(self, attempt: Attempt, now_s: float) -> None:
         """Add an attempt."""

@@ -1,31 +1,5 @@
-from fractions import Fraction
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from capplan.simulation.refusals import TokenBucket
-
-
-@given(
-    ticks=st.lists(st.integers(0, 200), min_size=1, max_size=80),
-    rate=st.sampled_from([0.5, 1.0, 4.0, 16.0]),
-    burst=st.integers(1, 6),
-)
-def test_a_bucket_admits_as_counting_tokens_with_fractions_does(ticks, rate, burst):
-    bucket = TokenBucket(rate, burst)
-    level, before = Fraction(burst), Fraction(0)
-    for tick in sorted(ticks):
-        now = Fraction(tick, 64)
-        level = min(Fraction(burst), level + (now - before) * Fraction(rate))
-        before = now
-        admitted = level >= 1
-        if not admitted:
-            wait_s = float((1 - level) / Fraction(rate))
-            assert bucket.wait_s(float(now)) == pytest.approx(wait_s, abs=1e-8)
-        level -= admitted
-        assert bucket.take(float(now)) == admitted
 
 
 def test_over_the_limit_exactly_burst_plus_rate_times_time_get_through(build, trace_of, play):
