@@ -28,6 +28,11 @@ REALS = ("deadline_s", "size", "observed_e2e_s")
 LENGTHS = ("prompt_tokens", "output_tokens")
 LACKS = "lacks:"
 FEW_LOST_FRACTION = 0.01
+LEAST_TIED_FRACTION = 0.2
+LEAST_STEP_S = 0.1
+NEAR_FRACTION = 0.01
+LEAST_ON_GRID_FRACTION = 0.95
+LEAST_ROWS = 50
 Mask = npt.NDArray[np.bool_]
 
 
@@ -42,7 +47,6 @@ class Cleaner:
         self.changed: Counter[str] = Counter()
         self._times: list[t.Times] = []
         self._parts: list[dict[str, Any]] = []
-        self._sizes: list[int] = []
 
     def add(self, batch: RawBatch) -> None:
         """Check the rows of a batch and keep the usable ones."""
@@ -63,7 +67,6 @@ class Cleaner:
         part |= self._optional(batch, alive)
         self._times.append(times.keep(alive))
         self._parts.append(part)
-        self._sizes.append(int(alive.sum()))
 
     def _unserved(self, batch: RawBatch, prompt: v.Parsed, output: v.Parsed) -> Mask:
         """Return which rows are calls that were refused or failed, or whose answer is empty."""
@@ -146,7 +149,7 @@ class Cleaner:
         DataError
             If no row is left; the message lists the reasons.
         """
-        self._need_rows(sum(self._sizes))
+        self._need_rows(sum(len(part["prompt_tokens"]) for part in self._parts))
         lacks = {name: np.concatenate([part.pop(f"{LACKS}{name}") for part in self._parts])
                  for name in LENGTHS}  # fmt: skip
         arrivals = self._arrivals()
@@ -161,7 +164,7 @@ class Cleaner:
         ordered = from_frame(table, source=self.path.name)
         frame = ordered.frame
         if not self.layout.exact_times or spread not in (None, False):
-            frame, note = t.spread_times(frame, spread=spread, seed=seed)
+            frame, note = spread_times(frame, spread=spread, seed=seed)
             notes += [note] if note else []
             self._count("times_spread", len(frame) if note else 0)
         return replace(
@@ -214,28 +217,16 @@ class Cleaner:
         exact = self.layout.exact_times
         return t.arrivals(times, unit=unit, proven=proven, exact=exact, where=str(self.path))
 
-    def _table(self, seconds: npt.NDArray[np.float64]) -> Any:
-        columns: dict[str, Any] = {"arrival_s": seconds}
-        present = {name for part in self._parts for name in part}
-        for name in (n for n in names(TRACE) if n in present):
-            columns[name] = self._joined(name)
+    def _table(self, seconds: npt.NDArray[np.float64]) -> pd.DataFrame:
+        present = self._parts[0].keys()
+        columns: dict[str, Any] = {}
+        for name in names(TRACE):
+            if name == "arrival_s":
+                columns[name] = seconds
+            elif name in present:
+                columns[name] = _joined(name, [part.pop(name) for part in self._parts])
         self._parts.clear()
-        ordered = {name: columns[name] for name in names(TRACE) if name in columns}
-        return pd.DataFrame(ordered, copy=False)
-
-    def _joined(self, name: str) -> Any:
-        sizes = self._sizes
-        pieces = [part.pop(name, None) for part in self._parts]
-        if name in LABELS:
-            chunks = [p if p is not None else pa.nulls(n, pa.string())
-                      for p, n in zip(pieces, sizes, strict=True)]  # fmt: skip
-            return pd.Series(pd.array(pa.chunked_array(chunks, pa.string()), dtype="str"))
-        if name == "prefix_blocks":
-            return _blocks(pieces, sizes)
-        filler = None if name == "streaming" else np.nan
-        filled = [p if p is not None else np.full(n, filler)
-                  for p, n in zip(pieces, sizes, strict=True)]  # fmt: skip
-        return np.concatenate(filled)
+        return pd.DataFrame(columns, copy=False)
 
     def _without_duplicates(self, table: Any) -> Any:
         if "request_id" not in table:
@@ -253,13 +244,20 @@ def _is_length(found: v.Parsed) -> Mask:
     return np.asarray((found.state == v.OK) & (found.data > 0), np.bool_)
 
 
-def _blocks(pieces: list[Any], sizes: list[int]) -> Any:
+def _joined(name: str, pieces: list[Any]) -> Any:
+    """Return one column from its pieces, one of each batch."""
+    if name in LABELS:
+        return pd.Series(pd.array(pa.chunked_array(pieces, pa.string()), dtype="str"))
+    return _blocks(pieces) if name == "prefix_blocks" else np.concatenate(pieces)
+
+
+def _blocks(pieces: list[Any]) -> pd.Series[Any]:
     """Return one int64 array of block ids per row; ids that are text are numbered."""
-    rows = np.empty(sum(sizes), object)
+    rows = np.empty(sum(map(len, pieces)), object)
     numbered: dict[Any, int] = {}
     at = 0
-    for piece, size in zip(pieces, sizes, strict=True):
-        nested = piece is not None and pa.types.is_list(piece.type)
+    for piece in pieces:
+        nested = pa.types.is_list(piece.type)
         flat = piece.flatten() if nested else None
         if flat is not None and pa.types.is_integer(flat.type) and not flat.null_count:
             flat = flat.cast(pa.int64(), safe=False).to_numpy()
@@ -267,9 +265,70 @@ def _blocks(pieces: list[Any], sizes: list[int]) -> Any:
             for row, (start, end) in enumerate(pairwise(ends), start=at):
                 rows[row] = flat[start:end]
         else:
-            lists = piece.to_pylist() if nested else [None] * size
+            lists = piece.to_pylist() if nested else [None] * len(piece)
             for i, ids in enumerate(lists):
                 found = [numbered.setdefault(x, len(numbered)) for x in ids or []]
                 rows[at + i] = np.array(found, np.int64)
-        at += size
+        at += len(piece)
     return pd.Series(rows, dtype=object)
+
+
+def grid_step_s(arrival_s: npt.NDArray[np.float64]) -> float | None:
+    """Return the step of the grid that sorted times stand on, or None.
+
+    Times are on a grid when there are at least 50, at least 20 % share their time with
+    another row, and at least 95 % of the gaps between distinct times are, within 1 % of the step,
+    multiples of one step of 0.1 s or more.
+
+    >>> import numpy as np
+    >>> grid_step_s(np.repeat(np.arange(0.0, 90.0, 3.0), 5))
+    3.0
+    >>> grid_step_s(np.linspace(0.0, 90.0, 150)) is None
+    True
+    """
+    if len(arrival_s) < LEAST_ROWS:
+        return None
+    gaps = np.diff(arrival_s)
+    apart = np.concatenate([[True], gaps > 0, [True]])
+    alone = int(np.count_nonzero(apart[:-1] & apart[1:]))
+    gaps = gaps[gaps > 0]
+    if not len(gaps) or len(arrival_s) - alone < LEAST_TIED_FRACTION * len(arrival_s):
+        return None
+    low = np.quantile(gaps, 0.05)
+    step = float(np.median(gaps[gaps <= low * (1 + 2 * NEAR_FRACTION)]))
+    if step < LEAST_STEP_S:
+        return None
+    off = np.abs(gaps / step - np.round(gaps / step))
+    return step if np.mean(off <= NEAR_FRACTION) >= LEAST_ON_GRID_FRACTION else None
+
+
+def spread_times(frame: Any, *, spread: bool | float | None, seed: int) -> tuple[Any, str | None]:
+    """Return the frame with ties spread inside the step, and a note about it.
+
+    Parameters
+    ----------
+    frame
+        Rows sorted by ``arrival_s``.
+    spread
+        None or True: find a step; False: leave the times alone; a number: the step in seconds.
+    seed
+        Seed of the uniform offsets. Rows that share a time keep their order.
+    """
+    arrival = frame["arrival_s"].to_numpy()
+    if isinstance(spread, bool):
+        step = grid_step_s(arrival) if spread else None
+    else:
+        step = grid_step_s(arrival) if spread is None else float(spread)
+    if step is None:
+        return frame, None
+    rng = np.random.default_rng(np.random.SeedSequence([seed]))
+    group = np.concatenate([[0], np.cumsum(np.diff(arrival) > 0)])
+    offsets = rng.uniform(0.0, step, len(arrival))
+    offsets = offsets[np.lexsort((offsets, group))]
+    spread_out = np.sort(arrival + offsets, kind="stable")
+    rounded = np.round(step, 3)
+    note = (
+        f"Times stand on a grid of {rounded:g} s; each is spread uniformly inside its step "
+        f"with seed {seed}, so gaps shorter than that are an assumption."
+    )
+    return frame.assign(arrival_s=spread_out), note

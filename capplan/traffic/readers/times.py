@@ -28,11 +28,6 @@ GONE, BROKEN, NUMBER, NAIVE, AWARE = 0, 1, 2, 3, 4
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 EPOCH_LIMITS = (1e8, 1e11, 1e14, 1e17)
 FEW_FRACTION = 0.01
-LEAST_TIED_FRACTION = 0.2
-LEAST_STEP_S = 0.1
-NEAR_FRACTION = 0.01
-LEAST_ON_GRID_FRACTION = 0.95
-LEAST_ROWS = 50
 LEAST_SPAN_S = 10.0
 SLOW_GAP_S = 60.0
 """Doubt of a unit, from :data:`DOUBTED_ROWS` on: a recording shorter than 10 s, or whole numbers
@@ -56,46 +51,25 @@ _ZONE = r"(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)$"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Times:
-    """Per row a ``kind`` and, by kind, a number as found or nanoseconds since 1970 (UTC).
-
-    An array without a row that needs it is None.
-    """
+    """Per row a ``kind`` and a value: a number as found, or nanoseconds since 1970 (UTC)."""
 
     kind: npt.NDArray[np.uint8]
-    numbers: npt.NDArray[Any] | None = None
-    wall_ns: npt.NDArray[np.int64] | None = None
+    values: npt.NDArray[Any]
 
     def negative(self) -> npt.NDArray[np.bool_]:
-        """Return which rows hold a number below zero."""
-        if self.numbers is None:
-            return np.zeros(len(self.kind), np.bool_)
-        mask: npt.NDArray[np.bool_] = (self.kind == NUMBER) & (self.numbers < 0)
-        return mask
+        """Return which rows have a number below zero."""
+        return np.asarray((self.kind == NUMBER) & (self.values < 0), np.bool_)
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> Times:
         """Return the rows where the mask is true."""
-        numbers = None if self.numbers is None else self.numbers[mask]
-        wall_ns = None if self.wall_ns is None else self.wall_ns[mask]
-        return Times(kind=self.kind[mask], numbers=numbers, wall_ns=wall_ns)
+        return Times(kind=self.kind[mask], values=self.values[mask])
 
 
 def joined(parts: list[Times]) -> Times:
     """Return the rows of all parts in order."""
     return Times(
         kind=np.concatenate([part.kind for part in parts]),
-        numbers=_concatenated([part.numbers for part in parts], parts),
-        wall_ns=_concatenated([part.wall_ns for part in parts], parts),
-    )
-
-
-def _concatenated(arrays: list[npt.NDArray[Any] | None], parts: list[Times]) -> Any:
-    if all(array is None for array in arrays):
-        return None
-    return np.concatenate(
-        [
-            np.zeros(len(part.kind), np.int64) if array is None else array
-            for array, part in zip(arrays, parts, strict=True)
-        ]
+        values=np.concatenate([part.values for part in parts]),
     )
 
 
@@ -124,7 +98,7 @@ def read_times(array: Any) -> Times:
 
 
 def _number_times(parsed: v.Parsed) -> Times:
-    return Times(kind=_kind_of_numbers(parsed), numbers=parsed.data)
+    return Times(kind=_kind_of_numbers(parsed), values=parsed.data)
 
 
 def _kind_of_numbers(parsed: v.Parsed) -> npt.NDArray[np.uint8]:
@@ -141,7 +115,7 @@ def _timestamps(array: Any) -> Times:
     fits = np.abs(ticks) <= np.iinfo(np.int64).max // scale
     zone = NAIVE if array.type.tz is None else AWARE
     kind = np.where(absent, GONE, np.where(fits, zone, BROKEN)).astype(np.uint8)
-    return Times(kind=kind, wall_ns=np.where(fits, ticks, 0) * scale)
+    return Times(kind=kind, values=np.where(fits, ticks, 0) * scale)
 
 
 def _text_times(array: Any) -> Times:
@@ -150,7 +124,7 @@ def _text_times(array: Any) -> Times:
             stamps = v.casted(array, target)
             if stamps is not None:
                 ticks = stamps.cast(pa.int64()).to_numpy()
-                return Times(kind=np.full(len(ticks), zone, np.uint8), wall_ns=ticks)
+                return Times(kind=np.full(len(ticks), zone, np.uint8), values=ticks)
     parsed = v.numbers(array)
     if not (parsed.state == v.BAD).any():
         return _number_times(parsed)
@@ -163,7 +137,7 @@ def _text_times(array: Any) -> Times:
     kind = _kind_of_numbers(parsed)
     kind[naive], kind[aware] = NAIVE, AWARE
     wall_ns = np.where(naive, naive_ns, aware_ns)
-    return Times(kind=kind, numbers=parsed.data, wall_ns=wall_ns)
+    return Times(kind=kind, values=np.where(naive | aware, wall_ns, parsed.data))
 
 
 def _logged(text: Any) -> Any:
@@ -230,14 +204,13 @@ def arrivals(
     if sum(n > 0 for n in counts.values()) > 1:
         mix = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
         raise DataError("times of one kind", where=where, field="arrival_s", value=mix)
-    if counts["numbers"] and times.numbers is not None:
-        return _number_arrivals(times.numbers, unit, proven=proven, exact=exact, where=where)
-    wall_ns = np.zeros(0, np.int64) if times.wall_ns is None else times.wall_ns
+    if counts["numbers"]:
+        return _number_arrivals(times.values, unit, proven=proven, exact=exact, where=where)
     notes: tuple[str, ...] = ()
     if counts["without offset"]:
-        _check_clock(wall_ns, where)
+        _check_clock(times.values, where)
         notes = ("Wall times without an offset are read as UTC.",)
-    return _since_first(wall_ns, _NS, np.ones(len(times.kind), np.bool_), notes)
+    return _since_first(times.values, _NS, np.ones(len(times.kind), np.bool_), notes)
 
 
 def _check_clock(wall_ns: npt.NDArray[np.int64], where: str) -> None:
@@ -341,64 +314,3 @@ def _relative(
         return ArrivalTimes(seconds=seconds, good=good, start=None, notes=notes)
     shift = f"Nothing arrives in the first {first:,.0f} s: the first request is the start."
     return ArrivalTimes(seconds=seconds - first, good=good, start=None, notes=(*notes, shift))
-
-
-def grid_step_s(arrival_s: npt.NDArray[np.float64]) -> float | None:
-    """Return the step of the grid that sorted times stand on, or None.
-
-    Times are on a grid when there are at least 50, at least 20 % share their time with
-    another row, and at least 95 % of the gaps between distinct times are, within 1 % of the step,
-    multiples of one step of 0.1 s or more.
-
-    >>> import numpy as np
-    >>> grid_step_s(np.repeat(np.arange(0.0, 90.0, 3.0), 5))
-    3.0
-    >>> grid_step_s(np.linspace(0.0, 90.0, 150)) is None
-    True
-    """
-    if len(arrival_s) < LEAST_ROWS:
-        return None
-    gaps = np.diff(arrival_s)
-    apart = np.concatenate([[True], gaps > 0, [True]])
-    alone = int(np.count_nonzero(apart[:-1] & apart[1:]))
-    gaps = gaps[gaps > 0]
-    if not len(gaps) or len(arrival_s) - alone < LEAST_TIED_FRACTION * len(arrival_s):
-        return None
-    low = np.quantile(gaps, 0.05)
-    step = float(np.median(gaps[gaps <= low * (1 + 2 * NEAR_FRACTION)]))
-    if step < LEAST_STEP_S:
-        return None
-    off = np.abs(gaps / step - np.round(gaps / step))
-    return step if np.mean(off <= NEAR_FRACTION) >= LEAST_ON_GRID_FRACTION else None
-
-
-def spread_times(frame: Any, *, spread: bool | float | None, seed: int) -> tuple[Any, str | None]:
-    """Return the frame with ties spread inside the step, and a note about it.
-
-    Parameters
-    ----------
-    frame
-        Rows sorted by ``arrival_s``.
-    spread
-        None or True: find a step; False: leave the times alone; a number: the step in seconds.
-    seed
-        Seed of the uniform offsets. Rows that share a time keep their order.
-    """
-    arrival = frame["arrival_s"].to_numpy()
-    if isinstance(spread, bool):
-        step = grid_step_s(arrival) if spread else None
-    else:
-        step = grid_step_s(arrival) if spread is None else float(spread)
-    if step is None:
-        return frame, None
-    rng = np.random.default_rng(np.random.SeedSequence([seed]))
-    group = np.concatenate([[0], np.cumsum(np.diff(arrival) > 0)])
-    offsets = rng.uniform(0.0, step, len(arrival))
-    offsets = offsets[np.lexsort((offsets, group))]
-    spread_out = np.sort(arrival + offsets, kind="stable")
-    rounded = np.round(step, 3)
-    note = (
-        f"Times stand on a grid of {rounded:g} s; each is spread uniformly inside its step "
-        f"with seed {seed}, so gaps shorter than that are an assumption."
-    )
-    return frame.assign(arrival_s=spread_out), note
