@@ -220,10 +220,12 @@ class _StartingStandby(ActionEffect):
         self._pool = pool
 
     def begin(self) -> None:
-        self._pool.start_standby()
+        if self._pool.fleet is not None:
+            self._pool.fleet.start_standby()
 
     def end(self) -> None:
-        self._pool.stop_standby()
+        if self._pool.fleet is not None:
+            self._pool.fleet.stop_standby()
 
 
 def effect_of(action: Action, *, rule: str, place: Place) -> ActionEffect:

@@ -14,7 +14,7 @@ from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.request_log import RequestLog
-from capplan.simulation.request_source import LoadGenerator, RequestSource
+from capplan.simulation.request_source import LoadGenerator, TraceSource, UserSource
 from capplan.simulation.retries import Budgets, Hedging, is_final
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Callers:
 
     def __init__(
         self,
-        source: RequestSource,
+        source: TraceSource | UserSource,
         *,
         log: RequestLog,
         retries: Mapping[str, Retry],

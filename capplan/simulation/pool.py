@@ -255,14 +255,6 @@ class ServingPool:
         for call in self.on_leave:
             call(replica)
 
-    def start_standby(self) -> int:
-        """Put the warm standby replicas into service; return how many."""
-        return 0 if self.fleet is None else self.fleet.start_standby()
-
-    def stop_standby(self) -> int:
-        """Undo :meth:`start_standby`; return by how many replicas."""
-        return 0 if self.fleet is None else self.fleet.stop_standby()
-
     def _new(self, name: str) -> Replica:
         steps, hosts = self._build(), self._hosts
         number = self.number_of(name)

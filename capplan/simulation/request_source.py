@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from capplan.simulation.attempt import Attempt, Request
 from capplan.simulation.clock import Clock, Rank
@@ -19,22 +19,11 @@ if TYPE_CHECKING:
 Begin = Callable[[Request], None]
 
 
-class RequestSource(Protocol):
-    """The users who send requests."""
-
-    @property
-    def all_arrived(self) -> bool:
-        """Return whether no request is going to come by itself, only after an answer."""
-
-    def start(self, begin: Begin) -> None:
-        """Schedule the first requests; ``begin`` is called with each when it starts."""
-
-    def ended(self, request: Request) -> None:
-        """Take a request that has ended, with all its attempts."""
-
-
 class TraceSource:
-    """Requests that begin at the times of the trace."""
+    """Requests that begin at the times of the trace.
+
+    ``all_arrived`` is True once no request is going to come by itself.
+    """
 
     def __init__(self, requests: Iterator[Request], *, clock: Clock) -> None:
         self.all_arrived = False
@@ -116,7 +105,7 @@ class UserSource:
 
 def request_source(
     requests: Iterator[Request], *, closed: bool, until_s: float, clock: Clock
-) -> RequestSource:
+) -> TraceSource | UserSource:
     """Return the source of a trace's requests; ``until_s`` inf = until users have none left."""
     if not closed:
         return TraceSource(requests, clock=clock)

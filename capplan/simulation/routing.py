@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from capplan.scenario.layers import Router
 from capplan.simulation.attempt import Attempt
@@ -44,17 +44,22 @@ Route = Callable[[Sequence[Target], Sequence[Target], Attempt], Target]
 """``(all replicas, candidates, attempt) -> one candidate``."""
 
 
-def least_in_flight(rng: np.random.Generator) -> Route:
-    """Return the route to the replica with the fewest requests; the first of equals."""
-
-    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
-        loads = [one.in_flight for one in candidates]
-        return candidates[loads.index(min(loads))]
-
-    return route
+def least_in_flight(
+    replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt
+) -> Target:
+    """Return the candidate with the fewest requests; the first of equals."""
+    loads = [one.in_flight for one in candidates]
+    return candidates[loads.index(min(loads))]
 
 
-def round_robin(rng: np.random.Generator) -> Route:
+def model_resident(
+    replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt
+) -> Target:
+    """Return the candidate that holds the model; of several or none, the least loaded."""
+    return min(candidates, key=lambda one: (not one.holds_model(attempt), one.in_flight))
+
+
+def round_robin() -> Route:
     """Return the route to each replica in turn, skipping those that can take none."""
     last = -1
 
@@ -69,21 +74,8 @@ def round_robin(rng: np.random.Generator) -> Route:
 
 
 def at_random(rng: np.random.Generator) -> Route:
-    """Return the route to a random replica, all with equal probability."""
-
-    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
-        return candidates[int(rng.random() * len(candidates))]
-
-    return route
-
-
-def model_resident(rng: np.random.Generator) -> Route:
-    """Return the route to a replica that holds the model; of several, to the least loaded."""
-
-    def route(replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt) -> Target:
-        return min(candidates, key=lambda one: (not one.holds_model(attempt), one.in_flight))
-
-    return route
+    """Return the route to a random candidate, all with equal probability."""
+    return lambda replicas, candidates, attempt: candidates[int(rng.random() * len(candidates))]
 
 
 def prefix_aware(rules: Router) -> Route:
@@ -112,19 +104,16 @@ def prefix_aware(rules: Router) -> Route:
     return route
 
 
-ROUTES: dict[
-    Literal["round_robin", "least_in_flight", "random", "model_resident"],
-    Callable[[np.random.Generator], Route],
-] = {
-    "round_robin": round_robin,
-    "least_in_flight": least_in_flight,
-    "random": at_random,
-    "model_resident": model_resident,
-}
-
-
 def route_of(rules: Router, rng: np.random.Generator) -> Route:
     """Return the route of a scenario's policy: the one place that maps names to functions."""
-    if rules.policy == "prefix_aware":
-        return prefix_aware(rules)
-    return ROUTES[rules.policy](rng)
+    match rules.policy:
+        case "least_in_flight":
+            return least_in_flight
+        case "round_robin":
+            return round_robin()
+        case "random":
+            return at_random(rng)
+        case "model_resident":
+            return model_resident
+        case "prefix_aware":
+            return prefix_aware(rules)

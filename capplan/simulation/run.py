@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from capplan.budget import resolved
@@ -340,14 +341,9 @@ def simulate_many(
     if traces is not None and len(traces) != replications:
         msg = f"one trace per replication ({replications}), got {len(traces)}"
         raise ValueError(msg)
-    scenario = resolved(scenario)
-    asked = [
-        (scenario, None if traces is None else traces[index], seed, index)
-        for index in range(replications)
-    ]
-    if executor is None:
-        return [_replicate(*one) for one in asked]
-    return list(executor.map(_replicate, *zip(*asked, strict=True)))
+    run = map if executor is None else executor.map
+    numbers = range(replications)
+    return list(run(_replicate, repeat(scenario), traces or repeat(None), repeat(seed), numbers))
 
 
 def _replicate(scenario: Scenario, trace: Trace | None, seed: int, replication: int) -> RunResult:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from capplan.replica.continuous import ContinuousEngine
-from capplan.replica.engine import Batch, Engine
+from capplan.replica.engine import Engine
 from capplan.replica.job import Job
 from capplan.replica.kv_layouts import copy_s_per_token
 from capplan.replica.memory import kv_blocks
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from capplan.replica.compiled.engine import CompiledEngine
     from capplan.scenario import Scenario
 
 logger = logging.getLogger(__name__)
@@ -45,58 +46,18 @@ EngineKind = Literal["fast", "reference"]
 """``fast``: compiled steps wherever a pool's batching has them; ``reference``: never."""
 
 
-class Steps(Protocol):
-    """The steps of one replica, seen from the replica."""
-
-    rank: int
-    """Rank of the ends of its steps."""
-    end_s: float
-    """When :meth:`finish` is due; inf while the replica is free. Jobs that come or go can change
-    it."""
-
-    @property
-    def engine(self) -> Batch:
-        """Return the engine."""
-
-    @property
-    def begun_s(self) -> float:
-        """Return the length of all steps begun, s."""
-
-    @property
-    def step_end_s(self) -> float:
-        """Return when the running step ends, s; inf while the replica is free."""
-
-    def start(self, now_s: float) -> None:
-        """Form a step, if there is work."""
-
-    def finish(self, *, stops: bool) -> list[Job]:
-        """End what ends at ``end_s``; return the jobs that leave.
-
-        It may begin the next step. It must not if jobs leave and ``stops`` is True: they make
-        room for waiting requests, which join that step.
-        """
-
-    def abort(self, job: Job) -> bool:
-        """Cancel a job: True if it left at once, False if it leaves when the step ends."""
-
-    def made(self, job: Job) -> int:
-        """Return how many tokens of a job's answer exist by now."""
-
-    def clear(self) -> list[Job]:
-        """Lose everything, as in a crash; return the jobs that were here."""
-
-    def move_end(self, end_s: float) -> None:
-        """Set another end of the running step."""
-
-    def write(self) -> None:
-        """Write the current state of the jobs here on them."""
-
-
 class StepByStep:
-    """An engine that knows one step at a time: the specification of :class:`Steps`.
+    """An engine that knows one step at a time; it specifies what compiled steps do.
 
     Attributes
     ----------
+    rank
+        Rank of the ends of its steps.
+    end_s
+        When :meth:`finish` is due; inf while the replica is free. Of compiled steps, which know
+        several ahead, jobs that come or go can change it.
+    begun_s
+        The length of all steps begun, s.
     factor
         How many times as long as the engine says the steps take that begin from now on; for the
         running one see :meth:`halt` and :meth:`resume`.
@@ -125,14 +86,18 @@ class StepByStep:
             self.end_s = now_s + seconds
 
     def finish(self, *, stops: bool) -> list[Job]:
-        """End the step; return the jobs that leave."""
+        """End what ends at ``end_s``; return the jobs that leave.
+
+        Compiled steps may begin the next one. They must not if jobs leave and ``stops`` is True:
+        these make room for waiting requests, which join that step.
+        """
         now_s, self.end_s = self.end_s, math.inf
         if self._poison is not None:
             return self._poison.end(self.engine, now_s)
         return self.engine.end(now_s)
 
     def abort(self, job: Job) -> bool:
-        """Cancel a job."""
+        """Cancel a job: True if it left at once, False if it leaves when the step ends."""
         return self.engine.abort(job)
 
     def made(self, job: Job) -> int:
@@ -140,7 +105,7 @@ class StepByStep:
         return self.engine.made(job)
 
     def clear(self) -> list[Job]:
-        """Lose everything; the running step ends now."""
+        """Lose everything, as in a crash; return the jobs that were here."""
         if self.end_s < math.inf:
             self.halt()
         return self.engine.clear()
@@ -161,7 +126,11 @@ class StepByStep:
         self.end_s = end_s
 
     def write(self) -> None:
-        """Do nothing: every step was written when it ended."""
+        """Write the current state of the jobs here on them: done, as every step has ended."""
+
+
+Steps: TypeAlias = "StepByStep | CompiledEngine"
+"""The steps of one replica, seen from the replica."""
 
 
 def steps_factory(
