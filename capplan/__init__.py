@@ -26,6 +26,7 @@ _HOME = {
     "read_measured": "capplan.measured",
     "calibrate": "capplan.calibration",
     "validate": "capplan.validation",
+    "frozen_errors": "capplan.fidelity",
     "judge": "capplan.slo",
     "busiest": "capplan.traffic.replay",
     "at_load": "capplan.traffic.replay",

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capplan.display import Displayed
+from capplan.formatting import counted
 from capplan.measured import REQUEST_OVERHEAD_S, Measured, replay_scenario, replay_trace
 from capplan.measured.server import assumed_settings
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
 
     from capplan.results import RunResult
@@ -55,7 +58,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Validation:
+class Validation(Displayed):
     """A measured run against its replay.
 
     Attributes
@@ -94,6 +97,41 @@ class Validation:
     result: RunResult
     notes: tuple[str, ...] = field(default=())
 
+    def summary(self) -> str:
+        """Return the run, how many of its requests succeeded, and the source of step times."""
+        return (
+            f"`{self.name}`: {counted(self.n, 'success', 'successes')}, step times: {self.source}."
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return each figure as it was measured and predicted, and the error."""
+        import pandas as pd
+
+        figures = {
+            (n, key): one for n, found in self.latencies.items() for key, one in found.items()
+        }
+        figures |= {
+            ("throughput_tokens_per_s", ""): self.throughput,
+            ("success_fraction", ""): self.success,
+            ("in_flight", ""): self.in_flight,
+        }
+        figures |= {(name, ""): one for name, one in self.series.items()}
+        rows = [(*key, *one.to_json().values()) for key, one in figures.items()]
+        columns = ["metric", "figure", "measured", "predicted", "error_fraction"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def chart(self) -> alt.VConcatChart:
+        """Return the measured series over time with the predicted ones.
+
+        Raises :class:`ValueError` for a run without series.
+        """
+        from capplan import charts
+
+        if self.overlay is None:
+            msg = f"{self.name} has no measured series"
+            raise ValueError(msg)
+        return charts.measured_beside_predicted(long_series(self.overlay))
+
     def to_json(self) -> dict[str, Any]:
         """Return the validation as ``capplan validate --json`` prints it."""
         metrics: dict[str, Any] = {
@@ -112,6 +150,13 @@ class Validation:
             "source": self.source,
             "notes": list(self.notes),
         }
+
+
+def long_series(overlay: pd.DataFrame) -> pd.DataFrame:
+    """Return an overlay (``running_measured``, …) with a row per time, series and reading."""
+    long = overlay.melt("time_s", var_name="name")
+    names = long["name"].str.rsplit("_", n=1, expand=True)
+    return long.assign(series=names[0], reading=names[1]).drop(columns="name")
 
 
 def validate(

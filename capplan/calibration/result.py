@@ -7,10 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from capplan.display import Displayed
+from capplan.formatting import counted, format_value, listed
 from capplan.replica.step_time import Implied
 from capplan.schema import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCALES = ("dense_scale", "context_scale", "prefill_scale")
 PARAMETERS = (*SCALES, "request_overhead_s")
@@ -32,7 +37,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Calibration:
+class Calibration(Displayed):
     """Step times fitted to measured runs.
 
     Attributes
@@ -75,6 +80,46 @@ class Calibration:
         """Return the time of each request outside the engine, s."""
         return self.parameters["request_overhead_s"].value
 
+    def summary(self) -> str:
+        """Return what the numbers were fitted to, and the shares of the peaks they imply."""
+        implied = self.implied
+        shares = (
+            f"{implied.weights_bandwidth_fraction:.0%} of the bandwidth for weights, "
+            f"{implied.kv_bandwidth_fraction:.0%} for KV, {implied.compute_fraction:.0%} of the "
+            f"peak rate{'' if implied.plausible else ' (not plausible)'}"
+        )
+        return (
+            f"{counted(len(self.parameters), 'number')} fitted to "
+            f"{counted(self.requests, 'request')} of {listed(self.measured)}, with 95 % intervals; "
+            f"they imply {shares}."
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return the fitted numbers with their intervals and meanings."""
+        import pandas as pd
+
+        rows = [
+            (
+                f"`{name}`",
+                *(_digits(v, name) for v in (one.value, one.low, one.high)),
+                MEANINGS[name],
+            )
+            for name, one in self.parameters.items()
+        ]
+        return pd.DataFrame(rows, columns=["fitted", "value", "from", "to", "meaning"])
+
+    def fitted_for(self) -> str:
+        """Return the model, accelerator and load that the numbers were fitted for."""
+        scope = self.scope
+        flight, context = (
+            " to ".join(map(format_value, scope[name])) for name in ("in_flight", "context_tokens")
+        )
+        return (
+            f"{scope['model']} in {scope['dtype']} on {scope['accelerator']} × "
+            f"{scope['tensor_parallel']}, {scope['engine']}, {flight} requests in flight, contexts "
+            f"of {context} tokens"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of a ``latency.json``."""
         return {
@@ -101,6 +146,28 @@ class Calibration:
             "scope": dict(self.scope),
             "notes": list(self.notes),
         }
+
+
+def _digits(value: float, name: str) -> str:
+    return format_value(value, name) if name.endswith("_s") else f"{value:.3f}"
+
+
+def calibration_of(latency: Mapping[str, Any]) -> Calibration:
+    """Return the calibration that wrote the content of a ``latency.json``."""
+    implied = {n: v for n, v in latency["implied"].items() if n != "plausible"}
+    return Calibration(
+        base=latency["step_time"]["base"],
+        parameters={
+            name: Fitted(value=one["value"], low=one["interval"][0], high=one["interval"][1])
+            for name, one in latency["parameters"].items()
+        },
+        implied=Implied(**implied),
+        measured=tuple(latency["measured"]),
+        requests=latency["requests"],
+        residual=latency["residual"],
+        scope=latency["scope"],
+        notes=tuple(latency["notes"]),
+    )
 
 
 def read_latency(path: Path) -> tuple[dict[str, Any], float]:

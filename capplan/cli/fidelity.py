@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
-from capplan.cli.output import print_json, print_table
+from capplan.cli.output import print_json
 from capplan.cli.parsing import add_command, add_json, check_names
 from capplan.schema import DataError
 
@@ -76,7 +76,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found.to_json())
     else:
-        _print_calibration(found, out)
+        _print(found)
+        sys.stdout.write(f"written to {out}\n")
     return exits.DONE
 
 
@@ -107,7 +108,7 @@ def _validate(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found.to_json())
     else:
-        _print_validation(found)
+        _print(found)
     return exits.DONE
 
 
@@ -141,46 +142,6 @@ def _law(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
     return {"kind": "tables", "path": str(folder.resolve())}
 
 
-def _print_calibration(found: Calibration, out: Path) -> None:
-    rows = [
-        (name, one.value, one.low, one.high, json_of["meaning"])
-        for (name, one), json_of in zip(
-            found.parameters.items(), found.to_json()["parameters"].values(), strict=True
-        )
-    ]
-    print_table(rows, ["fitted", "value", "from", "to", "meaning"])
-    said = found.implied
-    sys.stdout.write(
-        f"\nimplied: {said.weights_bandwidth_fraction:.0%} of the bandwidth for weights, "
-        f"{said.kv_bandwidth_fraction:.0%} for KV, {said.compute_fraction:.0%} of the peak rate"
-        f"{'' if said.plausible else ' (not plausible)'}\n"
-    )
-    _print_notes(found.notes)
-    sys.stdout.write(f"written to {out}\n")
-
-
-def _print_validation(found: Validation) -> None:
-    rows = [
-        (name, key, figure.measured, figure.predicted, f"{figure.error_fraction:+.1%}")
-        for name, figures in found.latencies.items()
-        for key, figure in figures.items()
-    ]
-    others = {
-        "throughput_tokens_per_s": found.throughput,
-        "success_fraction": found.success,
-        "in_flight": found.in_flight,
-        **found.series,
-    }
-    rows += [
-        (name, "", figure.measured, figure.predicted, f"{figure.error_fraction:+.1%}")
-        for name, figure in others.items()
-    ]
-    sys.stdout.write(f"{found.name}: {found.n} successes, step times: {found.source}\n\n")
-    print_table(rows, ["metric", "", "measured", "predicted", "error"])
-    sys.stdout.write("\n")
-    _print_notes(found.notes)
-
-
-def _print_notes(notes: tuple[str, ...]) -> None:
-    for note in notes:
-        sys.stdout.write(f"- {note}\n")
+def _print(found: Calibration | Validation) -> None:
+    sys.stdout.write(f"{found.as_text()}\n")
+    sys.stdout.writelines(f"- {note}\n" for note in found.notes)

@@ -5,11 +5,6 @@ Everything here returns values; only :meth:`Page.leave` writes, through :mod:`ca
 
 from capplan.display import table
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
-from capplan.pages import (
-    fidelity,
-    goals,
-    recomputed,
-)
 from capplan.pages.conclusion import conclude
 from capplan.pages.page import Page, acting_charts, drawn, has_reader, open_page, show
 
@@ -19,14 +14,11 @@ __all__ = [
     "conclude",
     "counted",
     "drawn",
-    "fidelity",
     "format_value",
-    "goals",
     "has_reader",
     "in_layer",
     "listed",
     "open_page",
-    "recomputed",
     "rule_words",
     "show",
     "table",

@@ -13,7 +13,7 @@ IPC = Config({"ConnectionFileMixin": {"transport": "ipc"}, "KernelManager": {"tr
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
-def format_value(folder, **values):
+def run(folder, **values):
     """Run the page in an empty folder and return its data, cell by cell."""
     work = folder / "empty"
     work.mkdir()
@@ -45,15 +45,15 @@ def test_without_measured_runs_the_frozen_figures_are_shown_and_that_they_hold_i
     tmp_path, monkeypatch
 ):
     monkeypatch.delenv("CAPPLAN_DATA", raising=False)
-    data = format_value(tmp_path)
+    data = run(tmp_path)
     assert len(figures(data)) == 2
-    assert "goals are met" in format_value(data)
-    assert "nan" not in format_value(data)
-    assert "**Unknown.**" in format_value(data)
-    assert "The frozen ones hold" not in format_value(data)
+    assert "goals are met" in told(data)
+    assert "nan" not in told(data)
+    assert "**Unknown.**" in told(data)
+    assert "The frozen ones hold" not in told(data)
 
 
 def test_with_measured_runs_the_frozen_figures_hold(tmp_path, shared_data):
-    data = format_value(tmp_path, data=str(shared_data.resolve()))
+    data = run(tmp_path, data=str(shared_data.resolve()))
     assert len(figures(data)) == 3
-    assert "**The frozen ones hold.**" in format_value(data)
+    assert "**The frozen ones hold.**" in told(data)

@@ -1,18 +1,19 @@
-"""The frozen errors as a page tells them: what is met, what is missed, what can't be told."""
+"""The frozen errors: what is met, what is missed, what cannot be known."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from capplan.bundled import data_path
-from capplan.pages import fidelity, goals, recomputed
+from capplan.fidelity import frozen_errors, holding
 from capplan.schema import DataError
 
 
 @pytest.fixture(scope="module")
 def frozen():
-    return fidelity.read_frozen()
+    return frozen_errors()
 
 
 @pytest.fixture
@@ -24,9 +25,7 @@ def changed(frozen):
         rows = np.logical_and.reduce([errors[name] == wanted for name, wanted in where.items()])
         assert rows.any()
         errors.loc[rows, "error_fraction"] = value
-        return fidelity.Frozen(
-            computed=frozen.computed, errors=errors, latency=frozen.latency, series=frozen.series
-        )
+        return replace(frozen, errors=errors)
 
     return change
 
@@ -37,7 +36,7 @@ def calibrated(table):
 
 
 def test_every_run_has_a_row_per_source_and_the_fitted_one_says_so(frozen):
-    table = fidelity.error_table(frozen)
+    table = frozen.table()
     assert len(table) == len(frozen.errors.groupby(["run", "step_times"]))
     own = table[table["step_times"] == "calibrated (own run)"]
     assert own["run"].tolist() == frozen.fitted_on
@@ -48,18 +47,18 @@ def test_every_run_has_a_row_per_source_and_the_fitted_one_says_so(frozen):
 
 def test_a_goal_is_missed_by_one_figure_and_unknown_without_one(frozen, changed):
     where = {"run": "roleplay", "step_times": "calibrated", "metric": "E2E", "figure": "p50"}
-    assert calibrated(goals.goal_table(frozen))["goal"] == "met"
-    missed = calibrated(goals.goal_table(changed(-0.031, **where)))
+    assert calibrated(frozen.goals())["goal"] == "met"
+    missed = calibrated(changed(-0.031, **where).goals())
     assert (missed["goal"], missed["worst_fraction"], missed["at"]) == (
         "missed",
         -0.031,
-        "roleplay p50",
+        "p50 of `roleplay`",
     )
-    assert calibrated(goals.goal_table(changed(np.nan, **where)))["goal"] == "unknown"
+    assert calibrated(changed(np.nan, **where).goals())["goal"] == "unknown"
 
 
 def test_a_goal_of_no_figure_at_all_is_unknown_not_met(changed):
-    table = goals.goal_table(changed(np.nan, step_times="silicon"))
+    table = changed(np.nan, step_times="silicon").goals()
     silicon = table[table["step_times"] == "silicon"]
     assert set(silicon["goal"]) == {"unknown"}
     assert silicon["worst_fraction"].isna().all()
@@ -67,30 +66,30 @@ def test_a_goal_of_no_figure_at_all_is_unknown_not_met(changed):
 
 def test_medians_beside_the_published_ones_leave_out_the_run_of_the_fit(frozen, changed):
     row = {"run": "codegen", "metric": "E2E", "figure": "mean", "step_times": "calibrated"}
-    before, after = fidelity.peer_table(frozen), fidelity.peer_table(changed(9.0, **row))
+    before, after = frozen.peers(), changed(9.0, **row).peers()
     assert before.equals(after)
-    moved = fidelity.peer_table(changed(9.0, **{**row, "run": "general"}))
+    moved = changed(9.0, **{**row, "run": "general"}).peers()
     assert not before.equals(moved)
 
 
 def test_what_passes_a_bound_is_named_with_the_place(frozen, changed):
-    said = fidelity.distrusted(changed(0.5, step_times="roofline", metric="TPOT"), {"TPOT": 0.08})
+    said = changed(0.5, step_times="roofline", metric="TPOT").distrusted({"TPOT": 0.08})
     first, *others = said.splitlines()
     assert first == ("- **roofline**: don't trust TPOT to within 8 % (+50 % at mean of `codegen`).")
     assert len(others) == 3
-    nothing = fidelity.distrusted(changed(np.nan, step_times="tables"), {"E2E": 0.1})
+    nothing = changed(np.nan, step_times="tables").distrusted({"E2E": 0.1})
     assert "- **tables**: don't trust E2E, of which nothing is known." in nothing
-    assert "every bound holds" in fidelity.distrusted(frozen, {"E2E": 100.0})
+    assert "every bound holds" in frozen.distrusted({"E2E": 100.0})
 
 
 def test_too_low_counts_the_figures_of_a_server_slower_than_planned(changed):
-    table = fidelity.trust_table(changed(-0.01, step_times="tables")).set_index("step_times")
+    table = changed(-0.01, step_times="tables").trust().set_index("step_times")
     assert table["too_low_fraction"]["tables"] == 1.0
     assert table["too_low_fraction"]["silicon"] < 1.0
 
 
 def test_what_the_fit_implies_is_possible_for_the_accelerator(frozen):
-    shares = fidelity.implied_table(frozen)["of_peak_fraction"]
+    shares = frozen.implied()["of_peak_fraction"]
     assert shares.between(0.0, 1.0, inclusive="neither").all()
 
 
@@ -99,7 +98,7 @@ def test_a_frozen_file_without_a_column_is_named(tmp_path):
     with pytest.raises(
         DataError, match=r"errors\.csv: metric, figure, error_fraction: a required column"
     ):
-        fidelity.read_frozen(tmp_path)
+        frozen_errors(tmp_path)
 
 
 def test_the_series_are_those_of_the_file(frozen):
@@ -117,22 +116,23 @@ def test_the_series_are_those_of_the_file(frozen):
 
 def test_without_measured_runs_it_is_unknown_whether_the_figures_hold(frozen, monkeypatch):
     monkeypatch.delenv("CAPPLAN_DATA", raising=False)
-    [said] = recomputed.recomputed_parts(frozen)
-    assert said.startswith("**Unknown.**")
-    assert "hold" not in said
+    again = frozen.recomputed()
+    assert again.summary().startswith("**Unknown.**")
+    assert "hold" not in again.summary()
+    assert again.table().empty
 
 
 def test_a_named_folder_that_is_not_there_is_an_error(frozen, tmp_path):
     with pytest.raises(DataError, match="a folder of measured runs"):
-        recomputed.recomputed_parts(frozen, str(tmp_path / "nowhere"))
+        frozen.recomputed(str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
     ("apart", "word"),
     [(0.0009, "The frozen ones hold"), (0.0011, "out of date"), (np.nan, "Unknown")],
 )
-def test_figures_computed_anew_hold_are_out_of_date_or_cannot_be_compared(frozen, apart, word):
+def test_figures_computed_anew_hold_are_out_of_date_or_cannot_be_compared(apart, word):
     import pandas as pd
 
     compared = pd.DataFrame({"now_fraction": [0.1, 0.2 + apart], "frozen_fraction": [0.1, 0.2]})
-    assert word in recomputed.said(compared, frozen, [])
+    assert word in holding(compared, "2026-11-29")

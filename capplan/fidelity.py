@@ -1,0 +1,371 @@
+"""How far predictions are from measured servers: the figures frozen in ``data/validation``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from capplan.bundled import SHARED_DATA_VARIABLE, data_path, shared_data_path
+from capplan.calibration.result import Calibration, calibration_of
+from capplan.display import Displayed
+from capplan.formatting import counted, format_value, listed
+from capplan.schema import DataError, require_columns
+from capplan.validation import Validation, long_series
+
+if TYPE_CHECKING:
+    import altair as alt
+
+COMMAND = "make validation"
+"""Computes the frozen figures again, if ``CAPPLAN_DATA`` names the measured runs."""
+H100, RTX4090 = "vllm-h100-llama-2-7b-tp1-", "vllm-rtx4090-llama-3.1-8b"
+REPLAYED = (f"{H100}roleplay", "calibrated"), (RTX4090, "tables")
+"""Runs that are replayed anew, each with its source of step times."""
+METRICS = {"e2e_s": "E2E", "tpot_s": "TPOT", "ttft_s": "TTFT"}
+FIGURES = ("mean", "p50", "p99")
+KEYS = ["run", "step_times", "metric", "figure"]
+SAME_FRACTION = 0.001
+"""Most by which an error computed anew may differ from the frozen one, which has four digits."""
+
+NOISE: Mapping[tuple[str, str], float] = {
+    ("TTFT", "p50"): 0.020,
+    ("TTFT", "p99"): 0.048,
+    ("TPOT", "p50"): 0.020,
+}
+"""Most by which two servers of one kind differ under one seeded load: closer than that is luck.
+Source: notes that come with the measured runs, 2026; of other figures it is not known."""
+
+PUBLISHED: Mapping[tuple[str, str], float] = {
+    ("E2E", "mean"): 0.067,
+    ("TTFT", "mean"): 0.176,
+    ("TTFT", "p99"): 0.29,
+    ("TPOT", "mean"): 0.071,
+}
+"""Best published error of other simulators, the median over 36 to 38 runs of this kind.
+Source: notes that come with the measured runs, 2026; they name 6.7 % E2E and 7.1 % ITL without the
+figure, taken for the mean here, and ITL for TPOT."""
+
+UNCALIBRATED: Mapping[str, float] = {"E2E": 0.10, "TPOT": 0.08, "TTFT": 0.20}
+"""Bounds of step times that are fitted to no run, at mean, p50 and p99 of every run."""
+
+
+class Goal(NamedTuple):
+    """A bound on the error of some figures with some step times; no run named = every run."""
+
+    step_times: str
+    metric: str
+    figures: tuple[str, ...]
+    bound_fraction: float
+    runs: tuple[str, ...] = ()
+
+
+UNSEEN_H100 = ("general", "roleplay")
+GOALS = (
+    Goal("calibrated", "E2E", ("mean", "p50"), 0.03, UNSEEN_H100),
+    Goal("calibrated", "E2E", ("p99",), 0.06, UNSEEN_H100),
+    Goal("calibrated", "TPOT", ("mean", "p50"), 0.03, UNSEEN_H100),
+    Goal("calibrated", "TPOT", ("p99",), 0.06, UNSEEN_H100),
+    Goal("calibrated", "TTFT", ("p50",), 0.08, UNSEEN_H100),
+    Goal("calibrated", "TTFT", ("p99",), 0.15, UNSEEN_H100),
+    Goal("calibrated", "success_fraction", ("points",), 0.05, ("reasoning",)),
+    *(Goal("tables", metric, ("mean",), 0.05, ("RTX 4090",)) for metric in METRICS.values()),
+    *(
+        Goal(source, metric, FIGURES, bound)
+        for source in ("roofline", "silicon")
+        for metric, bound in UNCALIBRATED.items()
+    ),
+)
+"""The goals, as they were stated before the fit."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrozenErrors(Displayed):
+    """The frozen figures.
+
+    Attributes
+    ----------
+    computed
+        The day, as ``2026-11-29``.
+    errors
+        One row per run, step times, metric and figure: ``error_fraction``, predicted over measured
+        minus 1; of ``success_fraction`` the difference. Runs and metrics by their short names.
+    calibration
+        The fit that the calibrated step times come from.
+    series
+        Running and waiting requests of the RTX 4090 run: ``time_s``, ``series``, ``reading``,
+        ``value``.
+    """
+
+    computed: str
+    errors: pd.DataFrame
+    calibration: Calibration
+    series: pd.DataFrame
+
+    @property
+    def fitted_on(self) -> list[str]:
+        """Return the runs that the calibrated step times were fitted on."""
+        return [short(name) for name in self.calibration.measured]
+
+    @property
+    def latencies(self) -> pd.DataFrame:
+        """Return the errors of E2E, TPOT and TTFT at mean, p50 and p99, in this order."""
+        rows = self.errors["metric"].isin(METRICS.values()) & self.errors["figure"].isin(FIGURES)
+        kind = pd.CategoricalDtype(list(METRICS.values()), ordered=True)
+        return self.errors[rows].astype({"metric": kind}).reset_index(drop=True)
+
+    def summary(self) -> str:
+        """Return how many runs and sources there are, and what was fitted on."""
+        return (
+            f"{self.errors['run'].nunique()} runs and {self.latencies['step_times'].nunique()} "
+            f"sources, computed {self.computed} by `{COMMAND}`. Fitted on "
+            f"{listed(self.fitted_on)}: that row of calibrated step times proves nothing."
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per run and source of step times, a column per metric and figure."""
+        rows = []
+        for (run, source), group in self.latencies.groupby(["run", "step_times"], sort=False):
+            own = source == "calibrated" and run in self.fitted_on
+            found = group.set_index(["metric", "figure"])["error_fraction"]
+            errors = {
+                f"{metric} {figure}_fraction": found.get((metric, figure), math.nan)
+                for metric in METRICS.values()
+                for figure in FIGURES
+            }
+            name = f"{source} (own run)" if own else source
+            rows.append({"run": run, "step_times": name, **errors})
+        return pd.DataFrame(rows)
+
+    def chart(self) -> alt.VConcatChart:
+        """Return each error as a point, beside the noise and the published errors."""
+        from capplan import charts
+
+        return charts.errors_by_run(self.latencies, noise=NOISE, published=PUBLISHED)
+
+    def series_chart(self) -> alt.VConcatChart:
+        """Return the running and waiting requests of the RTX 4090 run over time."""
+        from capplan import charts
+
+        return charts.measured_beside_predicted(self.series)
+
+    def peers(self) -> pd.DataFrame:
+        """Return published errors beside the medians of ours over the runs not fitted on."""
+        known = self.latencies
+        own = known["run"].isin(self.fitted_on) & (known["step_times"] == "calibrated")
+        medians = (
+            known[~own]
+            .assign(size=known["error_fraction"].abs())
+            .groupby(["metric", "figure", "step_times"], sort=False, observed=True)["size"]
+            .median()
+        )
+        sources = list(known["step_times"].unique())
+        rows = [
+            {"figure": f"{metric} {figure}", "published_fraction": published}
+            | {f"{s}_fraction": medians.get((metric, figure, s), math.nan) for s in sources}
+            for (metric, figure), published in PUBLISHED.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def closer(self) -> str:
+        """Return in how many figures each source is closer than the published error."""
+        peers = self.peers()
+        closer = peers.drop(columns="figure").lt(peers["published_fraction"], axis="index").sum()
+        counts = {str(name).removesuffix("_fraction"): n for name, n in closer.iloc[1:].items()}
+        return listed(f"{source} in {n} of {len(peers)}" for source, n in counts.items())
+
+    def goals(self) -> pd.DataFrame:
+        """Return each goal with the worst error found, its place, and whether it is met.
+
+        A goal of which a figure is missing is unknown, unless another figure already misses it.
+        """
+        return pd.DataFrame([_goal_row(goal, self.errors) for goal in GOALS])
+
+    def implied(self) -> pd.DataFrame:
+        """Return the shares of the accelerator's peaks that the fitted numbers imply, and rates."""
+        from capplan.catalog import accelerator
+
+        implied, device = (
+            self.calibration.implied,
+            accelerator(self.calibration.scope["accelerator"]),
+        )
+        bandwidth = device.memory_bandwidth_bytes_per_s
+        works = (
+            ("reading weights", implied.weights_bandwidth_fraction, bandwidth, "TB/s"),
+            ("reading KV", implied.kv_bandwidth_fraction, bandwidth, "TB/s"),
+            ("prefill", implied.compute_fraction, device.bf16_flop_per_s, "TFLOP/s"),
+        )
+        rows = [
+            (name, share, f"{share * peak / 1e12:,.3g} {unit}") for name, share, peak, unit in works
+        ]
+        return pd.DataFrame(rows, columns=["work", "of_peak_fraction", "rate"])
+
+    def trust(self) -> pd.DataFrame:
+        """Return per source the worst error of each latency, and how often it was too low.
+
+        Of all runs, at mean, p50 and p99. Too low is the dangerous side: the server is slower than
+        planned for.
+        """
+        rows = []
+        for source, group in self.latencies.groupby("step_times", sort=False):
+            worst = {
+                f"worst {metric}_fraction": _worst(group[group["metric"] == metric])[0]
+                for metric in METRICS.values()
+            }
+            too_low = float((group["error_fraction"].dropna() < 0).mean())
+            runs = int(group["run"].nunique())
+            rows.append({"step_times": source, "runs": runs, **worst, "too_low_fraction": too_low})
+        return pd.DataFrame(rows)
+
+    def distrusted(self, bounds: Mapping[str, float] = UNCALIBRATED) -> str:
+        """Return what not to trust, a line per source: latencies that pass a bound, and where."""
+        return "\n".join(
+            f"- **{source}**: {_passed(group, bounds)}"
+            for source, group in self.latencies.groupby("step_times", sort=False)
+        )
+
+    def recomputed(self, data: str = "") -> Recomputed:
+        """Return some measured runs replayed anew, none if no folder holds them.
+
+        ``data`` is a folder of measured runs, "" = what ``CAPPLAN_DATA`` names. Raises
+        :class:`DataError` for a folder that is named and does not exist.
+        """
+        folder = Path(data).expanduser() if data else shared_data_path()
+        if folder is None:
+            return Recomputed(frozen=self, replays=())
+        if not folder.is_dir():
+            raise DataError("a folder of measured runs", field="data", value=data)
+        return Recomputed(frozen=self, replays=tuple(self._replays(folder)))
+
+    def _replays(self, folder: Path) -> Iterator[Validation]:
+        from capplan.measured import read_measured, replay_scenario
+        from capplan.replica.kernel_tables import find_profile
+        from capplan.validation import validate
+
+        for name, source in REPLAYED:
+            run = read_measured(folder / "measured" / name)
+            law, overhead_s = self.calibration.step_time, self.calibration.request_overhead_s
+            if source == "tables":
+                profile = find_profile(folder / "profiles", replay_scenario(run).pool())
+                yield validate(run, step_time={"kind": source, "path": str(profile)}, source=source)
+            else:
+                yield validate(run, step_time=law, request_overhead_s=overhead_s, source=source)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recomputed(Displayed):
+    """Measured runs replayed anew, beside the frozen figures; no replay = no run at hand."""
+
+    frozen: FrozenErrors
+    replays: tuple[Validation, ...]
+
+    def table(self) -> pd.DataFrame:
+        """Return each error computed now beside the frozen one."""
+        old = self.frozen.errors.set_index(KEYS)["error_fraction"]
+        rows = []
+        for one in self.replays:
+            for name, metric in METRICS.items():
+                for figure in FIGURES:
+                    now = one.latencies[name][figure].error_fraction
+                    then = old.get((short(one.name), one.source, metric, figure), math.nan)
+                    rows.append((short(one.name), one.source, f"{metric} {figure}", now, then))
+        columns = ["run", "step_times", "figure", "now_fraction", "frozen_fraction"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def charts(self) -> list[alt.VConcatChart]:
+        """Return the series of the replays that have one, measured and predicted."""
+        return [one.chart() for one in self.replays if one.overlay is not None]
+
+    def summary(self) -> str:
+        """Return whether the frozen figures hold."""
+        day = self.frozen.computed
+        if not self.replays:
+            return (
+                f"**Unknown.** No measured run is at hand (neither `data` nor "
+                f"`{SHARED_DATA_VARIABLE}` names a folder), so nothing was computed anew: the "
+                f"figures above are those of {day}."
+            )
+        runs = listed(
+            f"`{short(one.name)}` ({counted(one.n, 'request')}, {one.source})"
+            for one in self.replays
+        )
+        return f"Replayed {runs}. {holding(self.table(), day)}"
+
+
+def frozen_errors(folder: Path | None = None) -> FrozenErrors:
+    """Return the frozen figures; raises :class:`DataError` for a missing file or column."""
+    place = data_path("validation") if folder is None else folder
+    table = place / "errors.csv"
+    errors = pd.read_csv(table)
+    require_columns(errors, [*KEYS, "error_fraction"], where=table)
+    errors = errors.assign(run=errors["run"].map(short), metric=errors["metric"].replace(METRICS))
+    latency = json.loads((place / "latency.json").read_text(encoding="utf-8"))
+    return FrozenErrors(
+        computed=latency["computed"],
+        errors=errors,
+        calibration=calibration_of(latency),
+        series=long_series(pd.read_csv(place / "rtx4090-series.csv")),
+    )
+
+
+def short(run: str) -> str:
+    """Return a measured run's short name.
+
+    >>> short("vllm-h100-llama-2-7b-tp1-general"), short("vllm-rtx4090-llama-3.1-8b")
+    ('general', 'RTX 4090')
+    """
+    return "RTX 4090" if run == RTX4090 else run.removeprefix(H100)
+
+
+def holding(compared: pd.DataFrame, day: str) -> str:
+    """Return whether errors computed now are those of a day: hold, out of date or unknown."""
+    apart = (compared["now_fraction"] - compared["frozen_fraction"]).abs()
+    if apart.isna().any():
+        return f"**Unknown**: {int(apart.isna().sum())} figures cannot be compared."
+    most = f"The errors differ by at most {format_value(100 * float(apart.max()))} points"
+    if apart.max() <= SAME_FRACTION:
+        return f"{most} from those of {day}. **The frozen ones hold.**"
+    return f"{most} from those of {day}. **They are out of date**: `{COMMAND}` computes them again."
+
+
+def _goal_row(goal: Goal, errors: pd.DataFrame) -> dict[str, object]:
+    runs = goal.runs or tuple(errors.loc[errors["step_times"] == goal.step_times, "run"].unique())
+    same = (errors["step_times"] == goal.step_times) & (errors["metric"] == goal.metric)
+    found = errors[same & errors["run"].isin(runs) & errors["figure"].isin(goal.figures)]
+    error, place = _worst(found)
+    complete = 0 < len(runs) * len(goal.figures) == found["error_fraction"].notna().sum()
+    missed = abs(error) > goal.bound_fraction
+    return {
+        "step_times": goal.step_times,
+        "figures": f"{goal.metric.replace('_fraction', ' share,')} {', '.join(goal.figures)}",
+        "runs": ", ".join(goal.runs) or f"all {len(runs)} it knows",
+        "bound_fraction": goal.bound_fraction,
+        "worst_fraction": error,
+        "at": place,
+        "goal": "missed" if missed else "met" if complete else "unknown",
+    }
+
+
+def _passed(group: pd.DataFrame, bounds: Mapping[str, float]) -> str:
+    found = []
+    for metric, bound in bounds.items():
+        error, place = _worst(group[group["metric"] == metric])
+        if math.isnan(error):
+            found.append(f"{metric}, of which nothing is known")
+        elif abs(error) > bound:
+            worst = f"{'+' * (error > 0)}{format_value(error, '_fraction')} at {place}"
+            found.append(f"{metric} to within {format_value(bound, '_fraction')} ({worst})")
+    return f"don't trust {listed(found)}." if found else "every bound holds on these runs."
+
+
+def _worst(group: pd.DataFrame) -> tuple[float, str]:
+    """Return the error farthest from 0, with its sign, and its figure and run."""
+    known = group.dropna(subset="error_fraction")
+    if known.empty:
+        return math.nan, "nowhere"
+    row = known.iloc[int(known["error_fraction"].abs().argmax())]
+    return float(row["error_fraction"]), f"{row['figure']} of `{row['run']}`"
