@@ -117,11 +117,11 @@ class Rate:
         self._before, self._before_s = now, now_s
         if before is None or not passed_s > 0:
             return math.nan
-        who = list(now if self._among is None else self._among())
-        grown = sum(now[one] - before.get(one, 0.0) for one in who)
+        counted = list(now if self._among is None else self._among())
+        grown = sum(now[one] - before.get(one, 0.0) for one in counted)
         if self._among is None:
             return grown / passed_s
-        return grown / passed_s / len(who) if who else math.nan
+        return grown / passed_s / len(counted) if counted else math.nan
 
 
 class LatencyWindow:

@@ -271,6 +271,6 @@ def test_these_orders_have_no_compiled_steps(order):
         ({"poison": "both"}, "poison"),
     ],
 )
-def test_bad_fields_are_told_by_name(fields, told):
+def test_errors_name_the_wrong_field(fields, told):
     with pytest.raises(ValueError, match=told):
         batching(**fields)

@@ -259,7 +259,7 @@ def test_an_empty_resource_pool_gives_none_and_says_so(elastic, step):
     assert found[0].to_json(FINDING_KEYS) in row["findings"]
 
 
-def test_pools_share_accelerators_and_who_asks_first_gets_the_next(build, trace_of):
+def test_pools_share_accelerators_in_the_order_of_asking(build, trace_of):
     """The second pool's replica starts when the first gives its own back."""
     service = {"kind": "dynamic", "max_batch_size": 1, "service": {"base_s": 0.5}}
     own = {"batching": service, "lifecycle": LIFE, "resource_pool": "rack"}
@@ -370,7 +370,7 @@ def test_flapping_is_found(elastic, step):
     assert found["steady"] == []
 
 
-def test_a_pool_that_flaps_to_zero_is_told_its_cool_down(elastic, trace_of):
+def test_a_pool_that_flaps_to_zero_gets_advice_on_its_cool_down(elastic, trace_of):
     keda = {"polling_interval_s": 2.0, "cooldown_s": 3.0}
     rules = scaler("queue_length", 2.0, least=0, of={"source": "external"}, event_driven=keda)
     pool = {"lifecycle": {"provisioning": fixed(1.0)}}

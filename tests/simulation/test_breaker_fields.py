@@ -186,7 +186,7 @@ def test_a_field_changes_the_run(base, trace, given, change):
     assert not (one.requests.equals(two.requests) and one.timeline.equals(two.timeline))
 
 
-def test_every_field_is_either_heeded_or_named_as_read_elsewhere():
+def test_every_field_acts_or_is_named_as_read_elsewhere():
     heeded = {}
     for part, name, _, _ in FIELDS:
         heeded.setdefault(part, set()).add(name)

@@ -43,7 +43,7 @@ def _line(build, dynamic, trace_of, play):
 
 
 def test_a_full_queue_refuses_with_the_time_to_come_back(line):
-    """Ten come by 0.9 s; eight wait at 1 s, so who comes at 1.05 s is refused."""
+    """Ten come by 0.9 s; eight wait at 1 s, so the one at 1.05 s is refused."""
     result = line([rule(REFUSE, above=7)], arrivals=[*np.arange(10) * 0.1, 1.05, 9.5])
     log = result.requests
     refused = log[log["outcome"] == "rejected"]
@@ -59,7 +59,7 @@ def test_a_full_queue_refuses_with_the_time_to_come_back(line):
     ]
 
 
-def test_callers_come_back_when_they_were_told(line):
+def test_callers_come_back_after_retry_after(line):
     retry = {"max_attempts": 2, "retry_on": ["rejected"]}
     result = line(
         [rule(REFUSE, above=7)],
@@ -145,7 +145,7 @@ def test_nothing_measured_opens_and_closes_nothing(line):
 
 
 def test_a_rule_that_refuses_everybody_opens_half_after_its_time(line):
-    """Three answers of 2 s and more; then nobody is measured, so only ``after_s`` closes."""
+    """Three answers of 2 s and more; then nothing is measured, so only ``after_s`` closes."""
     watched = {"metric": "e2e_s", "quantile": 0.5, "min_samples": 3, "window_s": 3.5, "above": 1.5}
     arrivals = [0.05, 0.05, 0.05, *np.arange(4.5, 20)]
     stuck = line([rule(REFUSE, when=watched)], arrivals=arrivals)
@@ -165,7 +165,7 @@ def test_a_latency_counts_failures_as_beyond_every_limit(line):
     assert transitions(result)["value"].tolist() == [math.inf]
 
 
-def test_who_was_refused_says_nothing_of_latency(line):
+def test_a_refused_attempt_does_not_count_as_latency(line):
     watched = {"metric": "e2e_s", "above": 0.5, "min_samples": 1, "window_s": 2.0}
     result = line([rule(REFUSE, when=watched)], arrivals=[0.0, 1.5, 2.5, 3.5, 4.5, 5.5])
     assert transitions(result)["value"].tolist() == [1.0]
@@ -218,7 +218,7 @@ def test_a_retry_asks_for_the_whole_answer_again(build, trace_of, play):
     assert log["degraded"].tolist() == [True, False]
 
 
-def test_beams_become_greedy_for_who_comes_then(build, trace_of, play):
+def test_beams_become_greedy_for_later_requests(build, trace_of, play):
     """Four beams of 10 ms each a step, or one."""
     law = {"base_s": 1e-9, "per_prefill_token_s": 0.0, "per_context_token_s": 0.0}
     batching = steps_of(0.0, beam_width=4) | {
@@ -232,7 +232,7 @@ def test_beams_become_greedy_for_who_comes_then(build, trace_of, play):
     assert log["output_tokens"].tolist() == [11, 11]
 
 
-def test_greedy_decoding_degrades_nobody_where_there_are_no_beams(build, trace_of, play):
+def test_greedy_decoding_degrades_no_request_without_beams(build, trace_of, play):
     scenario = build(batching=steps_of(0.1), breakers=[rule({"kind": "greedy"}, above=-1)])
     result = play(scenario, trace_of([1.5, 2.5]))
     assert not result.requests["degraded"].any()
@@ -263,7 +263,7 @@ def test_named_classes_are_passed_on_to_the_smaller_model(build, trace_of, play)
     assert (log["finish_s"] - log["sent_s"]).tolist() == pytest.approx([0.5, 0.05, 0.5])
 
 
-def test_who_leaves_is_found_in_the_pool_that_it_was_passed_on_to(build, trace_of, play):
+def test_a_rerouted_attempt_is_cancelled_in_the_pool_that_serves_it(build, trace_of, play):
     action = {"kind": "route", "to": "small"}
     scenario = two_pools(build, [rule(action, pool="large", above=-1)])
     impatient = with_values(scenario, {"classes.chat.retry.attempt_timeout_s": 0.03})
@@ -274,7 +274,7 @@ def test_who_leaves_is_found_in_the_pool_that_it_was_passed_on_to(build, trace_o
     assert last.iloc[-1] == 0
 
 
-def test_the_other_pools_own_rules_hold_for_who_is_passed_on(build, trace_of, play):
+def test_the_rules_of_the_other_pool_hold_for_rerouted_requests(build, trace_of, play):
     there = [
         rule({"kind": "route", "to": "small"}, name="there", pool="large", above=-1),
         rule({"kind": "route", "to": "large"}, name="back", pool="small", above=-1),
@@ -413,7 +413,7 @@ def test_fragmented_memory_is_compacted_and_admission_waits(build, trace_of, pla
     assert log["finish_s"].iloc[1] == pytest.approx(apart["finish_s"].iloc[1] + moved, abs=0.03)
 
 
-def test_a_paused_pool_admits_nobody_until_the_rule_closes(build, dynamic, trace_of, play):
+def test_a_paused_pool_admits_no_request_until_the_rule_closes(build, dynamic, trace_of, play):
     pause = rule({"kind": "pause_and_compact"}, above=-1, release={"after_s": 3.0})
     for batching in (steps_of(0.1), dynamic(0.5)):
         scenario = build(batching=batching, breakers=[pause | {"cool_down_s": 3.0}])
@@ -482,8 +482,8 @@ def test_the_gateways_own_queue_can_be_watched(build, dynamic, trace_of, play):
     assert result.requests["outcome"].tolist().count("rejected") > 0
 
 
-def test_at_the_gateway_nobody_waits_who_is_refused(build, dynamic, trace_of, play):
-    """Two open at the gateway; of six at once four wait there, so who comes at 1.5 s is refused."""
+def test_a_request_refused_at_the_gateway_does_not_wait(build, dynamic, trace_of, play):
+    """Two open at the gateway; of six at once four wait there, so the one at 1.5 s is refused."""
     watched = {"metric": "queue_length", "of": "gateway", "above": 2}
     scenario = build(
         classes=[{"name": "x", "pool": "a"}, {"name": "y", "pool": "b"}],

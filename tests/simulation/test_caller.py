@@ -68,7 +68,7 @@ def test_retry_after_is_a_floor_under_the_backoff(build, trace_of, play):
         assert log["intended_start_s"].iloc[2] == pytest.approx(pause_s)
 
 
-def test_nobody_tries_again_past_the_deadline_or_what_cannot_succeed(build, trace_of, play):
+def test_no_retry_past_the_deadline_or_of_what_cannot_succeed(build, trace_of, play):
     retry = chat(max_attempts=5, backoff_s=1.0)
     scenario = build(classes=retry, gateway={"rate_limits": {"rate_rps": 1e-6}})
     log = play(scenario, trace_of([0.0, 0.0], deadline_s=2.5)).requests

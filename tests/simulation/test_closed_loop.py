@@ -1,4 +1,4 @@
-"""Users who wait for the answer: known laws, and what a user does when it gets none."""
+"""Users that wait for the answer: known laws, and users without an answer."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ def interactive(users, think_s, *, law="exponential", **fields):
 
 
 def known_users(trace_of, users, *, think_s=1.0, duration_s=None, **columns):
-    """Return users who each send as often as stated, at once and then think."""
+    """Return users that each send as often as stated: at once, then after a think time."""
     rows = [(turn, user) for turn in range(max(users)) for user, n in enumerate(users) if turn < n]
     trace = trace_of(
         [turn * think_s for turn, _ in rows],
@@ -156,7 +156,7 @@ def test_a_crash_ends_the_wait_of_every_user(single_queue, trace_of):
     assert (run.requests["outcome"] == "failed").sum() == 1
 
 
-def test_nobody_begins_to_send_after_the_window(single_queue, trace_of):
+def test_no_request_begins_after_the_window(single_queue, trace_of):
     trace = known_users(trace_of, [9, 9], duration_s=5.0)
     run = simulate(single_queue(1, exponential=False), trace=trace)
     check_conservation(run)
@@ -167,7 +167,7 @@ def test_nobody_begins_to_send_after_the_window(single_queue, trace_of):
     assert len(without_end.requests) == 18
 
 
-def test_books_refuse_a_user_who_leaves_out_a_request(single_queue, trace_of):
+def test_conservation_detects_a_user_that_skips_a_request(single_queue, trace_of):
     run = simulate(single_queue(1), trace=known_users(trace_of, [3]))
     log = run.requests
     check_conservation(replace(run, requests=log.iloc[:2]))
@@ -237,7 +237,7 @@ def test_a_retry_opens_a_fresh_connection_too(build, trace_of):
     assert log["intended_start_s"].tolist() == pytest.approx([0.0, 1.0, 1.1])
 
 
-def test_a_caller_who_leaves_during_the_handshake_never_arrives(build, trace_of):
+def test_an_attempt_cancelled_during_the_handshake_never_arrives(build, trace_of):
     scenario = build(network={"one_way_s": 0.1, "handshake_s": 1.0, "connections": "fresh"})
     run = simulate(scenario, trace=trace_of([0.0], deadline_s=0.5))
     row = run.requests.iloc[0]

@@ -1,4 +1,4 @@
-"""What each kind of fault does, with times that can be told by hand."""
+"""What each kind of fault does, with times known by hand."""
 
 import numpy as np
 import pytest
@@ -78,10 +78,10 @@ def test_hangs_that_overlap_last_until_the_last_of_them_is_over(single_queue, tr
         ({"mtbf_s": 2.0, "for_s": 1.0}, {"kind": "hang", "at_s": 3.0, "for_s": 9.0}),
     ],
 )
-def test_who_hangs_by_law_goes_on_failing_whatever_else_strikes_it(
+def test_hangs_by_law_continue_whatever_else_strikes_the_replica(
     single_queue, trace_of, hang, crash
 ):
-    """The other fault strikes every 3 s, in and out of hangs; over 300 s nobody is spared."""
+    """The other fault strikes every 3 s, in and out of hangs; over 300 s no replica is spared."""
     others = [crash | {"at_s": at_s} for at_s in np.arange(1.0, 300.0, 3.0).tolist()]
     scenario = single_queue(1, faults=[{"kind": "hang", **hang}, *others[:20]], drain_s=0.0)
     result = run(scenario, trace_of(np.arange(0.0, 300.0, 0.5)))
@@ -89,7 +89,7 @@ def test_who_hangs_by_law_goes_on_failing_whatever_else_strikes_it(
     assert idle.mean() < 0.9
 
 
-def test_who_waits_in_a_hung_replica_times_out_and_tries_elsewhere(single_queue, trace_of):
+def test_a_request_in_a_hung_replica_times_out_and_is_retried_elsewhere(single_queue, trace_of):
     retry = {"max_attempts": 2, "attempt_timeout_s": 1.5, "backoff_s": 0.0}
     retry["retry_on"] = ["timed_out"]
     scenario = single_queue(
@@ -104,7 +104,7 @@ def test_who_waits_in_a_hung_replica_times_out_and_tries_elsewhere(single_queue,
     assert log["outcome"].tolist() == ["timed_out", "succeeded"]
     assert log["replica"].tolist() == ["llm-0", "llm-1"]
     assert log["finish_s"].tolist() == pytest.approx([1.5, 2.5])
-    assert result.duration_s == pytest.approx(2.5)  # nobody waits for what hangs for good
+    assert result.duration_s == pytest.approx(2.5)  # no caller waits for what hangs for good
 
 
 def test_a_health_check_takes_a_hung_replica_out_of_routing(build, trace_of, dynamic):
@@ -162,7 +162,7 @@ def test_the_prompts_of_a_static_batch_take_their_part_of_its_time_at_any_speed(
         np.testing.assert_allclose(changed.requests[moment], factor * plain[moment])
 
 
-def test_a_slow_replica_slows_its_steps_and_the_window_of_who_joins(build, trace_of):
+def test_a_slow_replica_slows_its_steps_and_the_window_of_requests_that_join(build, trace_of):
     batching = ONE_STEP | {"prefix_caching": False}
     scenario = build(
         batching=batching, faults=[{"kind": "slow", "at_s": 0.25, "factor": 2.0, "for_s": 0.3}]
@@ -241,7 +241,7 @@ def test_a_lost_host_takes_the_replicas_of_all_pools_on_it(build, trace_of):
     assert log["finish_s"].tolist() == pytest.approx([1.0, 0.5, 0.5, 2.5])
 
 
-def test_who_is_struck_again_while_down_returns_after_the_later_of_the_two(single_queue, trace_of):
+def test_a_replica_struck_again_while_down_returns_at_the_later_time(single_queue, trace_of):
     faults = [
         {"at_s": 1.0, "down_s": 5.0},
         {"kind": "node_loss", "at_s": 2.0, "down_s": 1.0},
@@ -268,7 +268,7 @@ def test_a_rolling_reload_takes_replicas_one_after_the_other(single_queue, trace
 
 
 @pytest.mark.parametrize("replicas", [0, 3])
-def test_a_reload_that_finds_nobody_to_load_is_over_once(single_queue, trace_of, replicas):
+def test_a_reload_without_a_replica_to_load_ends_once(single_queue, trace_of, replicas):
     """All three are down, or none is there: by law it would multiply, or never return."""
     reload = {"kind": "model_reload", "at_s": 0.0, "load_s": 1.0}
     scenario = single_queue(3, faults=[reload])
@@ -369,7 +369,7 @@ def test_a_load_on_the_same_host_slows_the_survivor_by_its_share(build, trace_of
     )
 
 
-def test_who_is_taken_away_while_it_loads_takes_nothing_from_the_host(build, trace_of):
+def test_a_replica_removed_while_it_loads_uses_nothing_of_the_host(build, trace_of):
     """As above, but from 3 s on the request has the host for itself: 3 s are left."""
     warm = {"replicas": 1, "ready": {"kind": "fixed", "seconds": 1.0}}
     scenario = on_one_host(build, pool={"standby": warm})
@@ -463,7 +463,7 @@ def test_a_generator_out_of_connections_waits_for_an_answer(build, dynamic, trac
     assert log["sent_s"].tolist() == pytest.approx([0.0, 0.1, 1.0, 1.1])
 
 
-def test_who_never_left_the_generator_timed_out_at_the_caller(build, dynamic, trace_of):
+def test_an_attempt_that_never_left_the_generator_timed_out_at_the_caller(build, dynamic, trace_of):
     limit = {"kind": "generator_limit", "at_s": 0.0, "connections": 1}
     scenario = build(batching=dynamic(5.0), replicas=9, faults=[limit])
     log = run(scenario, trace_of([0.0, 0.1], deadline_s=[9.0, 0.5])).requests

@@ -929,7 +929,7 @@ def test_a_field_moves_the_figure_that_it_is_about(base, trace, change):
     assert two > one if side == "more" else two < one, (figure, one, two)
 
 
-def test_every_field_is_either_heeded_or_named_as_read_elsewhere():
+def test_every_field_acts_or_is_named_as_read_elsewhere():
     every = {part: fields for part, (_, fields) in CHANGES.items()} | {Queue: QUEUE_CHANGES}
     for part, fields in every.items():
         known = set(fields) | ELSEWHERE.get(part, set())

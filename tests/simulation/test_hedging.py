@@ -1,4 +1,4 @@
-"""A second attempt while the first goes on: who wins, what it costs, what the books say."""
+"""A second attempt while the first is under way: which wins, and what it costs."""
 
 import numpy as np
 import pytest
@@ -230,7 +230,7 @@ def test_hedging_after_a_high_quantile_costs_little_and_shortens_the_tail(build,
     assert figures[False]["e2e_s"]["p99"] == pytest.approx(hedged_s, rel=0.1)
 
 
-def test_who_was_given_up_counts_as_a_long_latency_and_is_not_hedged(build, trace_of, play):
+def test_an_attempt_given_up_counts_as_a_long_latency_and_is_not_hedged(build, trace_of, play):
     """Half of the answers would take 9 s: at the median, a caller gives up as it would hedge."""
     scenario = build(
         classes=[
@@ -267,6 +267,6 @@ def test_a_hedge_has_exactly_one_delay(hedge):
     [({"after_s": 0.0}, "after_s"), ({"after_quantile": 1.0}, "after_quantile"),
      ({"after_s": 1.0, "most": 0}, "most")],
 )  # fmt: skip
-def test_bad_fields_are_told_by_name(hedge, told):
+def test_errors_name_the_wrong_field(hedge, told):
     with pytest.raises(ValueError, match=told):
         Hedge(**hedge)

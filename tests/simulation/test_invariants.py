@@ -107,7 +107,7 @@ def callers_keep_their_limits(log, built):
 def queues_keep_their_limits(log, built):
     for c in built.classes:
         mine, pool = log[log["request_class"] == c.name], built.pool_of(c.name)
-        mine = mine[~mine["degraded"]]  # who was passed on waits in another pool's queues
+        mine = mine[~mine["degraded"]]  # a rerouted one waits in another pool's queues
         for queue, entry, exit_ in (
             (built.gateway.queue, "gateway_in_s", "gateway_admitted_s"),
             (pool.queue, "service_queue_in_s", "scheduler_queue_in_s"),
@@ -340,7 +340,7 @@ def test_lengths_on_the_timeline_are_those_the_log_implies(build, trace_of, scen
 
 
 def stays(log):
-    """Yield each place with a length on the timeline, and from when to when who was there."""
+    """Yield each place with a length on the timeline, and when each attempt was there."""
     end = log["finish_s"].fillna(np.inf)
     yield ("caller", "", "in_flight"), log["intended_start_s"], end
     yield ("gateway", "", "length"), log["gateway_in_s"], log["gateway_admitted_s"].fillna(end)

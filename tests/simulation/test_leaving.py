@@ -36,7 +36,7 @@ def test_an_engine_that_cancels_stops_with_the_step(log_of, engine):
 
 
 @pytest.mark.parametrize("engine", ["reference", "fast"])
-def test_an_engine_that_does_not_cancel_serves_to_the_end_for_nobody(log_of, engine):
+def test_an_engine_that_does_not_cancel_computes_to_the_end(log_of, engine):
     (row,) = log_of(engine=engine, cancel_frees=False).to_dict("records")
     assert row["outcome"] == "timed_out"
     assert row["wasted_tokens"] == 10 + 200
@@ -44,7 +44,7 @@ def test_an_engine_that_does_not_cancel_serves_to_the_end_for_nobody(log_of, eng
     assert row["decode_end_s"] == pytest.approx(2.0, rel=0.01)
 
 
-def test_work_for_nobody_delays_those_who_stay(log_of):
+def test_work_for_callers_that_left_delays_the_others(log_of):
     times = [0.0] * 4 + [0.6]
     waits = [
         log_of(times=times, max_num_seqs=4, cancel_frees=frees).iloc[-1] for frees in (True, False)

@@ -41,7 +41,7 @@ def served_s(log):
 ALL = {"compute_units": 1.0}
 
 
-def test_two_who_need_the_whole_host_take_turns_exactly(build, trace_of):
+def test_two_requests_that_each_need_the_whole_host_run_at_half_speed(build, trace_of):
     scenario = shared(
         build,
         [("a", "a", ALL), ("b", "b", ALL)],
@@ -56,7 +56,7 @@ def test_two_who_need_the_whole_host_take_turns_exactly(build, trace_of):
     assert alone.requests["finish_s"].tolist() == pytest.approx([3.0, 2.0], abs=1e-6)
 
 
-def test_three_share_by_their_demands_and_below_capacity_nobody_is_slowed(build, trace_of):
+def test_three_share_by_their_demands_and_below_capacity_none_is_slowed(build, trace_of):
     classes = [("a", "a", {"compute_units": 2.0}), ("b", "b", {"compute_units": 1.0})]
     pools = [one_at_a_time("a", 2), one_at_a_time("b", 2)]
     for capacity, times in ((3.0, [1.0, 1.0]), (2.0, [1.5, 1.5]), (1.5, [2.0, 2.0])):
@@ -66,7 +66,7 @@ def test_three_share_by_their_demands_and_below_capacity_nobody_is_slowed(build,
         assert served_s(log) == pytest.approx(times, abs=1e-6)
 
 
-def test_only_who_uses_the_scarce_resource_is_slowed(build, trace_of):
+def test_only_requests_that_use_the_scarce_resource_are_slowed(build, trace_of):
     classes = [
         ("io", "io", {"io_bytes_per_s": 100.0}),
         ("cpu", "cpu", {"compute_units": 0.5}),

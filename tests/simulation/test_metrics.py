@@ -122,7 +122,7 @@ def test_a_window_holds_what_ended_in_it_and_forgets_the_rest(single_queue, trac
     assert all(map(math.isnan, Watched(scenario, trace, short, [2.5, 4.75]).found["it"]))
 
 
-def test_a_window_needs_one_beyond_its_quantile_unless_told(single_queue, trace_of):
+def test_a_window_needs_one_beyond_its_quantile_unless_stated(single_queue, trace_of):
     scenario = single_queue(1, exponential=False)
     ten = window("e2e_s", 0.9, 100.0)
     found = Watched(scenario, trace_of([0.0] * 11), ten, [9.5, 10.5]).found["it"]
@@ -193,7 +193,7 @@ def test_a_window_remembers_only_so_many(single_queue):
     assert seen() == 500 + MOST_SAMPLES / 2 - 1
 
 
-def test_names_that_nobody_reads_are_errors(single_queue, trace_of):
+def test_unknown_metrics_are_errors(single_queue, trace_of):
     run = _Run(single_queue(1), trace_of([0.0]), seed=0, replication=0)
     pool = run.pools["llm"]
     for call in (

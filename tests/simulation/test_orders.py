@@ -1,4 +1,4 @@
-"""Orders of the three queues in a run: each layer its own, and nobody computed who has expired."""
+"""Orders of the three queues in a run: each layer its own, and no expired request is computed."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def crowd(trace_of, count=300, rate=20.0, **columns):
 @pytest.mark.parametrize("rules", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("batching", [CONTINUOUS, DYNAMIC, LEVELS], ids=["llm", "batch", "levels"])
 @pytest.mark.parametrize("layer", ["gateway", "service", "scheduler"])
-def test_who_has_expired_never_reaches_the_accelerator(build, trace_of, layer, batching, rules):
+def test_an_expired_request_never_reaches_the_accelerator(build, trace_of, layer, batching, rules):
     queue = rules | {"wait_limit_s": 0.3}
     fields = {"batching": batching, "pool": {}}
     if layer == "gateway":

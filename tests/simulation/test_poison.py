@@ -43,7 +43,7 @@ def test_a_poisoned_request_fails_in_its_first_step(log_of):
     assert np.isnan(bad["prefill_end_s"])
 
 
-def test_alone_it_harms_nobody(log_of):
+def test_alone_it_harms_no_other_request(log_of):
     log = log_of([0.0, 2.5, 2.6], ["chat", "bad", "chat"], poison="alone")
     assert log["outcome"].tolist() == ["succeeded", "failed", "succeeded"]
     assert log["finish_s"].tolist() == [5.0, 4.0, 8.0]

@@ -8,7 +8,7 @@ def served_by(log):
     return log["replica"].tolist()
 
 
-def test_round_robin_takes_turns_and_passes_over_who_is_down(single_queue, trace_of, play):
+def test_round_robin_takes_turns_and_skips_replicas_that_are_down(single_queue, trace_of, play):
     pool = {"router": {"policy": "round_robin"}}
     scenario = single_queue(3, exponential=False, pool=pool, faults=[{"at_s": 0.5, "down_s": 9.0}])
     log = play(scenario, trace_of([0.0, 0.1, 0.2, 1.3, 1.4, 1.5])).requests
@@ -52,7 +52,9 @@ def test_a_scheduler_queue_refuses_beyond_its_length_and_lets_go_at_its_limit(
     assert log["finish_s"].tolist() == pytest.approx([1.0, 2.0, 1.7, 0.3])
 
 
-def test_a_full_queue_takes_nobody_but_a_free_replica_needs_no_queue(single_queue, trace_of, play):
+def test_a_full_queue_takes_no_request_but_a_free_replica_needs_no_queue(
+    single_queue, trace_of, play
+):
     scenario = single_queue(1, exponential=False, pool={"queue": {"length": 0}})
     log = play(scenario, trace_of([0.0, 0.5, 1.01, 1.2])).requests
     assert log["outcome"].tolist() == ["succeeded", "rejected", "succeeded", "rejected"]

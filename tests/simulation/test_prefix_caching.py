@@ -61,7 +61,7 @@ def test_a_class_states_its_share_where_the_trace_has_no_ids(build, play, trace_
 
 
 def conversations(trace_of, *, turns=12, people=5):
-    """Return people who each send a prompt that begins with all they have sent before."""
+    """Return users that each send a prompt that begins with all they have sent before."""
     rows = [(turn * 3.0 + who * 0.37, who, turn) for turn in range(turns) for who in range(people)]
     frame = trace_of(
         [at for at, _, _ in rows], prompt_tokens=[160 * (turn + 1) for _, _, turn in rows],

@@ -70,7 +70,7 @@ def test_resident_models_take_turns_step_by_step(build, trace_of):
     assert log["finish_s"].tolist() == [3.0, 4.0]
 
 
-def test_who_asks_for_a_model_that_needs_room_is_not_overtaken(build, trace_of):
+def test_a_request_for_a_model_that_needs_room_is_not_overtaken(build, trace_of):
     """x runs until 5, y loads until 8.5 and ends at 9.5; only then x comes again, at 13."""
     trace = trace_of([0.0, 0.5, 0.6], output_tokens=[5, 1, 1], request_class=["x", "y", "x"])
     result = simulate(several(build, models(0.6)), trace=trace)
@@ -93,8 +93,8 @@ def test_a_load_does_not_hold_up_the_models_that_are_there(build, trace_of):
     assert log["finish_s"].tolist() == [1.0, 14.5, 12.0]
 
 
-def test_who_waits_for_a_load_takes_a_place_in_the_queue(build, trace_of):
-    """A free replica takes a batch of x at once beyond its queue, but of y, who waits, only one."""
+def test_a_request_that_waits_for_a_load_takes_a_place_in_the_queue(build, trace_of):
+    """A free replica takes a batch of x at once beyond its queue, but only one waiting y."""
     batching = CONTINUOUS | {"scheduler": {"length": 1}}
     trace = trace_of([0, 0, 10, 11], output_tokens=1, request_class=list("xxyy"))
     log = simulate(several(build, models(0.6), batching=batching), trace=trace).requests
@@ -267,7 +267,7 @@ def check_replica(replica):
 
 @quick
 @given(scenario=scenarios(), rows=requests())
-def test_nobody_is_lost_and_only_resident_models_run(build, trace_of, scenario, rows):
+def test_no_request_is_lost_and_only_resident_models_run(build, trace_of, scenario, rows):
     trace = trace_of(**rows)
     run = _Run(build(**scenario), trace, seed=0, replication=0)
     run.callers.start(run.gateway)

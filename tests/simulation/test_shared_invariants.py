@@ -1,4 +1,4 @@
-"""What holds in every run of users who wait and pools that share hosts, whatever the scenario."""
+"""What holds in every run of users that wait and pools that share hosts."""
 
 import numpy as np
 from conservation_checks import check_conservation

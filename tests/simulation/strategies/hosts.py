@@ -1,4 +1,4 @@
-"""Random users who wait, and pools that share hosts."""
+"""Random users that wait, and pools that share hosts."""
 
 from functools import cache
 
