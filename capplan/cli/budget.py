@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_frame, print_json
-from capplan.cli.parsing import (
-    add_check,
-    add_command,
-    add_json,
-    add_scenario,
-    add_trace,
-    scenario_of,
-    values_of,
-)
+from capplan.cli.parsing import add_command, scenario_of, values_of
 
 if TYPE_CHECKING:
     from capplan.budget import WaitBudget
@@ -32,15 +24,13 @@ def add(commands: Any) -> None:
         _run,
         "Limits of the scenario that differ from the budget's are findings.",
     )
-    add_scenario(parser)
-    add_trace(parser)
+    parser.offer("scenario", "--set", "--trace")
     parser.add_argument(
         "--apply",
         metavar="OUT.yaml",
         help="write the scenario with the derived limits; its comments stay",
     )
-    add_check(parser)
-    add_json(parser)
+    parser.offer("--check", "--json")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_json
-from capplan.cli.parsing import add_command, add_json, check_names
+from capplan.cli.parsing import add_command, check_names
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     )
     fit.add_argument("--out", metavar="latency.json", required=True, help="the file to write")
     _add_source(fit, "what is scaled")
-    add_json(fit)
+    fit.offer("--json")
     check = add_command(
         commands,
         "validate",
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     )
     check.add_argument("--latency", metavar="latency.json", help="step times of capplan calibrate")
     _add_source(check, "where step times come from")
-    add_json(check)
+    check.offer("--json")
 
 
 def _add_source(parser: Any, what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_json
-from capplan.cli.parsing import add_command, add_json, add_scenario, scenario_of
+from capplan.cli.parsing import add_command, scenario_of
 
 
 def add(commands: Any) -> None:
@@ -20,10 +20,9 @@ def add(commands: Any) -> None:
         "show weights, activations, KV tokens and maximum concurrency of each pool",
         _memory,
     )
-    add_scenario(memory)
-    add_json(memory)
+    memory.offer("scenario", "--set", "--json")
     catalog = add_command(commands, "catalog", "list the known models and accelerators", _catalog)
-    add_json(catalog)
+    catalog.offer("--json")
 
 
 def _memory(args: argparse.Namespace) -> int:

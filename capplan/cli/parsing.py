@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from capplan.schema import DataError
@@ -26,6 +26,14 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **options)
 
+    def offer(self, *names: str, required: str = "") -> None:
+        """Add arguments and options that several commands share; keys of :data:`SHARED`."""
+        for name in names:
+            options = dict(SHARED[name])
+            if name == required:
+                options["required"] = True
+            self.add_argument(name, **options)
+
     def error(self, message: str) -> NoReturn:
         """Raise :class:`UsageError` in place of printing the usage and leaving."""
         raise UsageError(f"{self.prog}: {_one_form(message)}")
@@ -39,71 +47,6 @@ def add_command(commands: Any, name: str, help_text: str, run: Handler, notes: s
     )
     parser.set_defaults(run=run)
     return parser
-
-
-def add_scenario(parser: Parser) -> None:
-    """Offer SCENARIO and ``--set``."""
-    parser.add_argument(
-        "scenario", metavar="SCENARIO", help="a YAML file, or the name of a bundled scenario"
-    )
-    parser.add_argument(
-        "--set",
-        dest="values",
-        metavar="FIELD=VALUE",
-        action="append",
-        default=[],
-        type=assignment,
-        help="set a field by its dotted path, entries of lists by name; may be given again",
-    )
-
-
-def add_trace(parser: Parser) -> None:
-    """Offer ``--trace``."""
-    parser.add_argument(
-        "--trace", metavar="TRACE", help="a trace file, or sample, in place of the scenario's own"
-    )
-
-
-def add_seed(parser: Parser) -> None:
-    """Offer ``--seed``."""
-    parser.add_argument(
-        "--seed", metavar="N", type=natural, default=0, help="seed of all that is random (0)"
-    )
-
-
-def add_out(parser: Parser, *, required: bool = False) -> None:
-    """Offer ``--out``."""
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        required=required,
-        help="the run folder: a new or empty one, or one that holds this very run",
-    )
-
-
-def add_json(parser: Parser) -> None:
-    """Offer ``--json``."""
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
-    )
-
-
-def add_check(parser: Parser) -> None:
-    """Offer ``--check``."""
-    parser.add_argument(
-        "--check", action="store_true", help="exit with 1 when the verdict is anything but pass"
-    )
-
-
-def add_backend(parser: Parser) -> None:
-    """Offer ``--backend``."""
-    parser.add_argument(
-        "--backend",
-        metavar="simulated|live",
-        type=_backend,
-        default="simulated",
-        help="what runs the scenario (simulated; live is not available yet)",
-    )
 
 
 def scenario_of(args: argparse.Namespace) -> Scenario:
@@ -181,3 +124,41 @@ def _one_form(message: str) -> str:
         lambda m: f"one of {m[2].replace(chr(39), '')}, got {m[1]}",
         text,
     )
+
+
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "scenario": {
+        "metavar": "SCENARIO",
+        "help": "a YAML file, or the name of a bundled scenario",
+    },
+    "--set": {
+        "dest": "values",
+        "metavar": "FIELD=VALUE",
+        "action": "append",
+        "default": [],
+        "type": assignment,
+        "help": "set a field by its dotted path, entries of lists by name; may be given again",
+    },
+    "--trace": {
+        "metavar": "TRACE",
+        "help": "a trace file, or sample, in place of the scenario's own",
+    },
+    "--seed": {"metavar": "N", "type": natural, "default": 0, "help": "seed of all randomness (0)"},
+    "--jobs": {"metavar": "N", "type": positive, "default": 1, "help": "processes (1)"},
+    "--backend": {
+        "metavar": "simulated|live",
+        "type": _backend,
+        "default": "simulated",
+        "help": "what runs the scenario (simulated; live is not available yet)",
+    },
+    "--out": {
+        "metavar": "DIR",
+        "help": "the run folder: a new or empty one, or one that holds this very run",
+    },
+    "--check": {
+        "action": "store_true",
+        "help": "exit with 1 when the verdict is anything but pass",
+    },
+    "--json": {"action": "store_true", "help": "print one JSON document and nothing else"},
+}
+"""Arguments and options that several commands share, by name, as argparse takes them."""

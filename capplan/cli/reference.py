@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_json, print_table
-from capplan.cli.parsing import add_command, add_json
+from capplan.cli.parsing import add_command
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Offer the commands."""
     schema = add_command(commands, "schema", "print the JSON Schema of a scenario file", _schema)
-    add_json(schema)
+    schema.offer("--json")
     data = add_command(commands, "data", "list and fetch bundled files and public traces", _list)
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = add_command(actions, "list", "list the bundled files and the public traces", _list)
-    add_json(listing)
+    listing.offer("--json")
     fetch = add_command(
         actions, "get", "copy a bundled file here, or fetch a public trace into the cache", _get
     )

@@ -8,18 +8,7 @@ from typing import Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_json
-from capplan.cli.parsing import (
-    add_backend,
-    add_check,
-    add_command,
-    add_json,
-    add_scenario,
-    add_seed,
-    add_trace,
-    assignment,
-    natural,
-    scenario_of,
-)
+from capplan.cli.parsing import add_command, assignment, natural, scenario_of
 
 
 def add(commands: Any) -> None:
@@ -32,9 +21,7 @@ def add(commands: Any) -> None:
         "A finished report replaces an earlier one. A notebook that fails is kept, half executed, "
         "in DIR.failed.",
     )
-    add_scenario(parser)
-    add_trace(parser)
-    add_seed(parser)
+    parser.offer("scenario", "--set", "--trace", "--seed")
     parser.add_argument(
         "-p",
         dest="parameters",
@@ -47,9 +34,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="where the pages go (reports/ and the scenario's name)"
     )
-    add_backend(parser)
-    add_check(parser)
-    add_json(parser)
+    parser.offer("--backend", "--check", "--json")
 
 
 def _run(args: argparse.Namespace) -> int:

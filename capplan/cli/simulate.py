@@ -8,17 +8,7 @@ from typing import Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_assumed, print_frame, print_json, print_stored
-from capplan.cli.parsing import (
-    add_backend,
-    add_check,
-    add_command,
-    add_json,
-    add_out,
-    add_scenario,
-    add_seed,
-    add_trace,
-    scenario_of,
-)
+from capplan.cli.parsing import add_command, scenario_of
 
 
 def add(commands: Any) -> None:
@@ -30,13 +20,9 @@ def add(commands: Any) -> None:
         _run,
         "Latencies count a failure as infinite.",
     )
-    add_scenario(parser)
-    add_trace(parser)
-    add_seed(parser)
-    add_backend(parser)
-    add_out(parser)
-    add_check(parser)
-    add_json(parser)
+    parser.offer(
+        "scenario", "--set", "--trace", "--seed", "--backend", "--out", "--check", "--json"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:

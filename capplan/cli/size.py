@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_assumed, print_frame, print_json, print_stored
-from capplan.cli.parsing import (
-    add_backend,
-    add_check,
-    add_command,
-    add_json,
-    add_out,
-    add_scenario,
-    add_seed,
-    add_trace,
-    natural,
-    positive,
-    scenario_of,
-)
+from capplan.cli.parsing import add_command, natural, positive, scenario_of
 
 if TYPE_CHECKING:
     from capplan.evidence import Inputs
@@ -36,9 +24,7 @@ def add(commands: Any) -> None:
         _run,
         "Every number is simulated on the same drawn requests; those that fail say why.",
     )
-    add_scenario(parser)
-    add_trace(parser)
-    add_seed(parser)
+    parser.offer("scenario", "--set", "--trace", "--seed")
     parser.add_argument(
         "--lose",
         metavar="K",
@@ -53,11 +39,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--most", metavar="N", type=positive, default=64, help="most replicas tried (64)"
     )
-    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="processes (1)")
-    add_backend(parser)
-    add_out(parser)
-    add_check(parser)
-    add_json(parser)
+    parser.offer("--jobs", "--backend", "--out", "--check", "--json")
 
 
 def _run(args: argparse.Namespace) -> int:

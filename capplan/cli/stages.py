@@ -9,18 +9,7 @@ from typing import Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_frame, print_json, print_stored
-from capplan.cli.parsing import (
-    add_backend,
-    add_check,
-    add_command,
-    add_json,
-    add_out,
-    add_scenario,
-    add_seed,
-    add_trace,
-    positive,
-    scenario_of,
-)
+from capplan.cli.parsing import add_command, scenario_of
 
 
 def add(commands: Any) -> None:
@@ -32,26 +21,14 @@ def add(commands: Any) -> None:
         _run,
         "Which stages, at which loads and for how long: --set stages.FIELD=VALUE.",
     )
-    add_scenario(parser)
-    add_trace(parser)
-    add_seed(parser)
+    parser.offer("scenario", "--set", "--trace", "--seed")
     parser.add_argument(
         "--next",
         dest="try_next",
         action="store_true",
         help="run the one change of the crossed limit as a candidate",
     )
-    parser.add_argument(
-        "--jobs",
-        metavar="N",
-        type=positive,
-        default=1,
-        help="processes of the plan's further replications (1)",
-    )
-    add_backend(parser)
-    add_out(parser, required=True)
-    add_check(parser)
-    add_json(parser)
+    parser.offer("--jobs", "--backend", "--out", "--check", "--json", required="--out")
 
 
 def _run(args: argparse.Namespace) -> int:

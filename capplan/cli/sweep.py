@@ -9,19 +9,7 @@ from typing import Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_json
-from capplan.cli.parsing import (
-    add_backend,
-    add_check,
-    add_command,
-    add_json,
-    add_out,
-    add_scenario,
-    add_seed,
-    add_trace,
-    assignment,
-    positive,
-    scenario_of,
-)
+from capplan.cli.parsing import add_command, assignment, positive, scenario_of
 
 
 def add(commands: Any) -> None:
@@ -33,7 +21,7 @@ def add(commands: Any) -> None:
         _run,
         "Points share the drawn requests; one that cannot run is a row with its reason.",
     )
-    add_scenario(parser)
+    parser.offer("scenario", "--set")
     parser.add_argument(
         "--vary",
         metavar="FIELD=V1,V2,…",
@@ -42,16 +30,11 @@ def add(commands: Any) -> None:
         type=assignment,
         help="values of a field, by its dotted path; may be given again",
     )
-    add_trace(parser)
-    add_seed(parser)
+    parser.offer("--trace", "--seed")
     parser.add_argument(
         "--replications", metavar="N", type=positive, default=1, help="runs of every point (1)"
     )
-    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="processes (1)")
-    add_backend(parser)
-    add_out(parser, required=True)
-    add_check(parser)
-    add_json(parser)
+    parser.offer("--jobs", "--backend", "--out", "--check", "--json", required="--out")
 
 
 def _run(args: argparse.Namespace) -> int:

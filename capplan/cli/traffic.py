@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.cli import exits
 from capplan.cli.output import print_frame, print_json
-from capplan.cli.parsing import add_command, add_json, assignment, check_names
+from capplan.cli.parsing import add_command, assignment, check_names
 
 if TYPE_CHECKING:
     from capplan.traffic.sample import Reading
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--only", metavar="FOLDER", help="folder of a ServeGen profile to draw from (all)"
     )
-    add_json(parser)
+    parser.offer("--json")
 
 
 def _span(text: str) -> tuple[float, float]:
