@@ -52,7 +52,7 @@ def conservation_table(
         The keys, ``layer`` (a key of ``PASSAGE``), ``entered``, ``left`` (for the next place; out
         of ``response`` with success), one count for each other outcome of those that ended there,
         ``wait_mean_s`` and ``wait_total_s`` of those that waited there, and ``wasted_tokens`` and
-        ``wasted_accelerator_s`` (:func:`~capplan.results.waste.accelerator_seconds`) of those that
+        ``wasted_accelerator_s`` (:func:`~capplan.results.cost.accelerator_seconds`) of those that
         ended there. A place without any moment of a live server is left out.
     """
     log = result.requests

@@ -135,16 +135,10 @@ METRICS = ["step_time_s", "running"]
 def step_gaps(stage: Stage) -> pd.DataFrame:
     """Return the mean gap of a replica's steps between two rows of the timeline.
 
-    A step's gap is the host's work that the accelerator's does not hide: so much a step, and so
-    much a decoding sequence (:class:`~capplan.scenario.RooflineStep`). Where it is hidden, only a
-    step that takes longer than the host's work has a known gap: none. Other laws of step times
+    A step's gap is the part of the host's work that the accelerator's does not hide: one part a
+    step, one a decoding sequence (:class:`~capplan.scenario.step_times.RooflineStep`). Of hidden
+    work, only a step that takes longer than it has a known gap: none. Other laws of step times
     have no host's part.
-
-    Returns
-    -------
-    DataFrame
-        Columns ``replica``, ``time_s``, ``span_s``, ``gap_s`` and ``gap_fraction`` (of the step);
-        no row where no gap is known.
     """
     parts = [table for pool in stage.scenario.pools for table in _of_pool(stage, pool)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)

@@ -16,7 +16,8 @@ PEAK_WINDOW_S = 60.0
 LEAST_WINDOWS = 10
 LEAST_FOR_DRIFT = 20
 MOST_WINDOWS = 50_000_000
-_KS_5_PERCENT = 1.358
+KS_5_PERCENT = 1.358
+"""Factor of the 5 % bound of a Kolmogorov–Smirnov distance, times the root of 1/n."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -157,7 +158,7 @@ def drift(
     if min(early_n, late_n) < LEAST_FOR_DRIFT:
         names = ("rate_ratio", "prompt_ratio", "output_ratio", "prompt_ks", "output_ks", "ks_bound")
         return {**dict.fromkeys(names, math.nan), "lengths_drift": None}
-    bound = _KS_5_PERCENT * math.sqrt((early_n + late_n) / (early_n * late_n))
+    bound = KS_5_PERCENT * math.sqrt((early_n + late_n) / (early_n * late_n))
     distances = [ks_distance(t[~late], t[late]) for t in (prompt, output)]
     ratios = [float(t[late].mean() / t[~late].mean()) if t[~late].any() else math.nan
               for t in (prompt, output)]  # fmt: skip

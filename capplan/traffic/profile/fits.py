@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from capplan.traffic.arrivals import weibull_shape
 from capplan.traffic.laws import lognormal_sigma
+from capplan.traffic.profile.arrivals import KS_5_PERCENT
 
 LEAST_FOR_FIT = 20
 SHAPE_RANGE_CV = (0.05, 50.0)
 """CVs for which shapes of gamma and Weibull laws are computed."""
 COMPARED: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
                                  "p999": 0.999}  # fmt: skip
-_KS_5_PERCENT = 1.358
 Floats = npt.NDArray[np.float64]
 
 
@@ -142,7 +142,7 @@ def _fit(
         scale=scale,
         shape=shape,
         ks=float(off.max()),
-        ks_bound=_KS_5_PERCENT / math.sqrt(n),
+        ks_bound=KS_5_PERCENT / math.sqrt(n),
         worst_at=float(values[off.argmax()]),
         quantiles=dict(zip(COMPARED, zip(data, fitted.tolist(), strict=True), strict=True)),
     )
