@@ -151,6 +151,17 @@ def test_the_traffic_of_the_readme_draws(tmp_path):
     assert trace.frame["output_tokens"].max() > 5000
 
 
+def test_the_limits_of_the_readme_are_those_of_a_gateway(tmp_path):
+    text = (data_path("scenarios") / "README.md").read_text(encoding="utf-8")
+    file = tmp_path / "gateway.yaml"
+    file.write_text(text.split("    gateway:\n")[1].split("\n\n")[0])
+    values = {f"gateway.{name}": value for name, value in read_yaml(file).items()}
+    gateway = load_scenario("chat-service", values=values).gateway
+    reasons = {limit.reason.partition(":")[0] for limit in gateway.limits() if limit.is_set}
+    assert reasons >= {"rate_limit", "token_limit", "quota_exhausted", "retry_budget", "displaced"}
+    assert len([one for one in gateway.rate_limits if one.tenant]) == 4
+
+
 def test_the_closed_loop_of_the_readme_draws():
     text = (data_path("scenarios") / "README.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in text.splitlines() if line.startswith("    --set ")]
