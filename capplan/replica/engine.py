@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from capplan.replica.job import Job
+from capplan.replica.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from capplan.scenario.batching import ContinuousBatching
@@ -65,6 +67,38 @@ class Line(Protocol):
         """Return since when the longest waiting job waits, and the job; None if none waits."""
 
 
+class JoinedLines:
+    """Several lines as one: ``line_of(job)`` is the one in which a job waits."""
+
+    def __init__(
+        self, lines: Sequence[WaitingLine[Job]], line_of: Callable[[Job], WaitingLine[Job]]
+    ) -> None:
+        self._lines = lines
+        self._line_of = line_of
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines))
+
+    def __contains__(self, job: object) -> bool:
+        return any(job in line for line in self._lines)
+
+    def __iter__(self) -> Iterator[Job]:
+        return chain.from_iterable(self._lines)
+
+    def push(self, job: Job, now_s: float) -> None:
+        """Add a job; it waits from now on."""
+        self._line_of(job).push(job, now_s)
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out wherever it stands; False if it does not wait here."""
+        return any(line.remove(job) for line in self._lines)
+
+    def oldest(self) -> tuple[float, Job] | None:
+        """Return since when the longest waiting job waits, and the job; None if none waits."""
+        found = [oldest for line in self._lines if (oldest := line.oldest())]
+        return min(found, key=lambda entry: entry[0], default=None)
+
+
 class Batch(Protocol):
     """A replica's batching from outside: limits, what it holds, totals."""
 
@@ -73,42 +107,30 @@ class Batch(Protocol):
     has_kv: bool
     places: int
     """Most jobs that one step or batch holds."""
+    steps: int
+    """Steps or batches begun."""
+    sequences: int
+    """Jobs scheduled, over all steps."""
+    prefill_tokens: int
+    """Prompt tokens computed."""
+    output_tokens: int
+    """Tokens made."""
+    preemptions: int
+    """Sequences preempted so far."""
+    decoding: int
+    """Jobs that decode."""
 
     @property
     def waiting(self) -> Line:
         """The scheduler queue."""
 
     @property
-    def steps(self) -> int:
-        """Steps or batches begun."""
-
-    @property
-    def sequences(self) -> int:
-        """Jobs scheduled, over all steps."""
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Prompt tokens computed."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens made."""
-
-    @property
     def wake_s(self) -> float:
         """When a free engine wants to be asked again, s."""
 
     @property
-    def preemptions(self) -> int:
-        """Sequences preempted so far."""
-
-    @property
     def prefilling(self) -> int:
         """Jobs that run without a token yet."""
-
-    @property
-    def decoding(self) -> int:
-        """Jobs that decode."""
 
     @property
     def running(self) -> Iterable[Job]:

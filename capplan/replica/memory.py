@@ -12,8 +12,7 @@ own: the constants below come from other servers' start-up logs.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -235,25 +234,6 @@ def activation_bytes(
         width = max(active * found.moe_intermediate_size, width if found.first_dense_layers else 0)
     layer = tokens * (3 * width / tensor_parallel + 4 * found.hidden_size) * 2.0
     return max(layer, sequences * found.vocab_size * SAMPLER_BYTES_PER_LOGIT)
-
-
-def max_sequences(pool: Pool, context_tokens: Sequence[float], *, quantile: float = 0.95) -> int:
-    """Return how many sequences of a quantile's context length one replica holds at once.
-
-    ``context_tokens`` are prompt plus output lengths of requests. A sequence takes whole blocks.
-    At most ``max_num_seqs``; 0 if not even one fits.
-    """
-    if not 0 < quantile < 1 or len(context_tokens) == 0:
-        msg = f"a quantile in (0, 1) and at least one length, got {quantile!r}"
-        raise ValueError(msg)
-    ordered = sorted(context_tokens)
-    longest = ordered[min(math.ceil(quantile * len(ordered)), len(ordered)) - 1]
-    batching = _continuous(pool)
-    whole = max(math.ceil(longest / batching.block_size), 1) * batching.block_size
-    if batching.hybrid_kv_context_tokens is not None:
-        exact = batching.model_copy(update={"hybrid_kv_context_tokens": whole})
-        pool = pool.model_copy(update={"batching": exact})
-    return min(batching.max_num_seqs, kv_blocks(pool) * batching.block_size // whole)
 
 
 def model_of(pool: Pool) -> Model:

@@ -18,14 +18,14 @@ Each model has an engine of its own, with its own line and its share of the KV m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from capplan.catalog import model
 from capplan.replica.continuous import ContinuousEngine
-from capplan.replica.engine import Limits
+from capplan.replica.engine import JoinedLines, Limits
 from capplan.replica.job import Job
 from capplan.replica.memory import GIB, memory_use, pool_kv_bytes_per_token, weight_bytes
 from capplan.replica.waiting import rank_of
@@ -52,38 +52,6 @@ class Hosted:
     kv_fraction: float
     load_s: float
     unload_s: float
-
-
-class Lines:
-    """The models' waiting lines, seen as one."""
-
-    def __init__(
-        self, hosted: Iterable[Hosted], engine_of: Callable[[Job], ContinuousEngine]
-    ) -> None:
-        self._lines = [one.engine.waiting for one in hosted]
-        self._engine_of = engine_of
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lines))
-
-    def __contains__(self, job: object) -> bool:
-        return any(job in line for line in self._lines)
-
-    def __iter__(self) -> Iterator[Job]:
-        return chain.from_iterable(self._lines)
-
-    def push(self, job: Job, now_s: float) -> None:
-        """Add a job; it waits from now on."""
-        self._engine_of(job).waiting.push(job, now_s)
-
-    def remove(self, job: Job) -> bool:
-        """Take a job out wherever it stands; False if it does not wait here."""
-        return self._engine_of(job).waiting.remove(job)
-
-    def oldest(self) -> tuple[float, Job] | None:
-        """Return since when the longest waiting job waits, and the job; None if none waits."""
-        found = [oldest for line in self._lines if (oldest := line.oldest())]
-        return min(found, key=lambda entry: entry[0], default=None)
 
 
 def _total(name: str) -> Any:
@@ -129,7 +97,10 @@ class ResidentEngine:
         self._engines = [one.engine for one in hosted]
         for engine in self._engines:
             engine.admits = self._admits
-        self.waiting = Lines(hosted, self._engine_of)
+        self.waiting = JoinedLines(
+            [engine.waiting for engine in self._engines],
+            lambda job: self._engine_of(job).waiting,
+        )
         self.places = self._engines[0].places
         self.steps = self.loads = self.evictions = 0
         self._booked_s = 0.0

@@ -18,10 +18,10 @@ Distributed Serving System for Transformer-Based Generative Models", OSDI 2022, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from capplan.replica.compiled.step_laws import StepTime
-from capplan.replica.engine import NO_LIMITS, Limits
+from capplan.replica.engine import NO_LIMITS, JoinedLines, Limits
 from capplan.replica.job import Job
 from capplan.replica.memory import kv_blocks
 from capplan.replica.step_time import step_time
@@ -67,7 +67,7 @@ class Level:
         return removed
 
 
-class LevelLine:
+class LevelLine(JoinedLines):
     """A waiting line of levels, served from the lowest number up.
 
     ``levels`` 0 puts all jobs into one. A priority outside 1 … ``levels`` counts as ``default``.
@@ -81,42 +81,20 @@ class LevelLine:
             for level in range(1, max(levels, 1) + 1)
         }
         self._default = default
-
-    def __len__(self) -> int:
-        return sum(map(len, self._levels.values()))
-
-    def __contains__(self, job: object) -> bool:
-        return any(job in line for line in self._lines())
-
-    def __iter__(self) -> Iterator[Job]:
-        for line in self._lines():
-            yield from line
+        super().__init__(
+            [line for level in self._levels.values() for line in (level.in_time, level.delayed)],
+            lambda job: self.level_of(job).in_time,
+        )
 
     def level_of(self, job: Job) -> Level:
         """Return the level that a job waits in."""
         level = job.priority if job.priority in self._levels else self._default
         return self._levels[level]
 
-    def push(self, job: Job, now_s: float) -> None:
-        """Add a job; it waits from now on."""
-        self.level_of(job).in_time.push(job, now_s)
-
     def pop(self) -> Job:
         """Remove and return the job to serve next; IndexError if none waits."""
-        for line in self._lines():
-            if line:
-                return line.pop()
-        msg = "no job waits in this line"
-        raise IndexError(msg)
-
-    def remove(self, job: Job) -> bool:
-        """Take a job out wherever it stands; False if it does not wait here."""
-        return any(line.remove(job) for line in self._lines())
-
-    def oldest(self) -> tuple[float, Job] | None:
-        """Return since when the longest waiting job waits, and the job; None if none waits."""
-        found = [oldest for line in self._lines() if (oldest := line.oldest())]
-        return min(found, key=lambda pair: pair[0], default=None)
+        line = next((line for line in self._lines if line), self._lines[0])
+        return line.pop()
 
     def expire(self, now_s: float) -> list[Job]:
         """Apply the timeouts; return the jobs that leave for them."""
@@ -124,12 +102,7 @@ class LevelLine:
 
     def clear(self) -> list[Job]:
         """Empty the line; return its jobs, level by level."""
-        return [job for line in self._lines() for job in line.clear()]
-
-    def _lines(self) -> Iterator[WaitingLine[Job]]:
-        for level in self._levels.values():
-            yield level.in_time
-            yield level.delayed
+        return [job for line in self._lines for job in line.clear()]
 
 
 class DynamicEngine:

@@ -12,7 +12,6 @@ from capplan.replica.memory import (
     kv_blocks,
     kv_bytes,
     kv_bytes_per_token,
-    max_sequences,
     memory_use,
     pool_kv_bytes_per_token,
     weight_bytes,
@@ -157,12 +156,6 @@ def test_window_layers_count_with_their_window_where_the_engine_keeps_no_more():
     assert kv_blocks(hybrid) == pytest.approx(kv_blocks(full) / share, rel=0.001)
     short = pool("gemma-3-27b-pt", max_num_seqs=1, hybrid_kv_context_tokens=1024)
     assert kv_blocks(short) == kv_blocks(full)
-    lengths = [8192] * 100
-    plain, kept = (
-        max_sequences(pool("gemma-3-27b-pt", "H200", **more), lengths)
-        for more in ({}, {"hybrid_kv_context_tokens": 16384})
-    )
-    assert kept == pytest.approx(plain / share, rel=0.05), "each length with its own window"
 
 
 def test_a_model_that_does_not_fit_says_by_how_much():
@@ -191,17 +184,6 @@ def test_a_name_that_nothing_has_is_told_with_its_pool(field):
     unknown = pool(**{"model_name" if field == "model" else field: "Z900"})
     with pytest.raises(DataError, match=rf"^pool llm: {field}: .*, got 'Z900'$"):
         kv_blocks(unknown)
-
-
-def test_sequences_at_once_follow_the_length_quantile():
-    lengths = [100] * 90 + [8000] * 10
-    small = pool(kv_blocks=1000, block_size=16)
-    assert max_sequences(small, lengths, quantile=0.5) == 1000 // 7
-    assert max_sequences(small, lengths, quantile=0.95) == 1000 // 500
-    assert max_sequences(small, [10**6]) == 0
-    assert max_sequences(pool(kv_blocks=1000, max_num_seqs=3), [16]) == 3
-    with pytest.raises(ValueError, match="quantile"):
-        max_sequences(small, [])
 
 
 @given(

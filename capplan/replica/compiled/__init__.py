@@ -12,7 +12,7 @@ laws        those functions compiled, and a step time as numbers
 arrays      the state of one replica: one array, and the views into it
 queue       heaps: the waiting line, the ends of sequences
 blocks      KV blocks, as a count or as a prefix cache
-forming     who is in the next step
+forming     the jobs of the next step
 steps       beginning and ending steps, the plan, coming and going
 engine      what the simulation drives
 views       the engine's queue and prefix cache as others see them

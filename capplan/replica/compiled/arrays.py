@@ -1,7 +1,7 @@
 """The state of one replica: one array of whole numbers, and the views into it.
 
 Python hands over one array, the *memory*: numba takes 2.6 µs to unpack fifteen, 0.3 µs for one, and
-a whole step takes 4 µs. Inside compiled code its address goes from function to function, and
+a step takes 2.5 µs. Inside compiled code its address goes from function to function, and
 :func:`arrays` returns the views, which are not counted as references: views that numba counts take
 1.3 µs a call. No address outlives a call from Python.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capplan.scenario.batching import ContinuousBatching
 
 Memory = NDArray[np.int64]
-"""All that is known of one replica."""
+"""The state of one replica as one array."""
 Whole = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 State = Any

@@ -1,4 +1,4 @@
-"""Forming a step: who decodes, which prefills go on, who is admitted, who is preempted.
+"""Forming a step: decoding, prefills in progress, admission, preemption.
 
 The decisions are those of ``ContinuousEngine.begin``.
 """
