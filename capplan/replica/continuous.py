@@ -150,7 +150,7 @@ class ContinuousEngine:
         return self._step_s()
 
     def _step_s(self) -> float:
-        """Return how long the step takes that was formed."""
+        """Return the length of the formed step, s."""
         tokens: float = sum(self._chunks.values())
         pairs = sum(
             chunk * (job.computed_tokens + chunk / 2) for job, chunk in self._chunks.items()

@@ -3,14 +3,14 @@
 A step is the sum of its kernels: every layer's dense kernels at the step's tokens, its attention
 at the step's prefill chunk and decode batch, and the output head at the sequences that get a
 token. The host's work is not in a profile: ``overhead_s`` and ``per_sequence_s``, added to the
-kernels, or hidden behind them where steps are formed ahead.
+kernels, or hidden behind them if steps are formed ahead.
 
 Two layouts are read:
 
 - LLMServingSim's (Cho et al., "LLMServingSim", IISWC 2024; ``profiler/perf``, 2026):
   ``dense.csv``, ``per_sequence.csv``, ``attention.csv[.gz]``, times in µs, of one layer;
 - Vidur's (Agrawal et al., "Vidur", MLSys 2024; ``data/profiling/compute``): ``mlp.csv[.gz]``,
-  times in ms, of one layer. Where there is no ``attention.csv`` beside it, and for the output
+  times in ms, of one layer. Without an ``attention.csv`` beside it, and for the output
   head, the roofline stands in.
 
 Trust it for the model, accelerator and tensor parallelism that were profiled; the profile's engine
@@ -58,7 +58,7 @@ VIDUR_LAYER = (
 """Kernels of one layer in Vidur's profile; the addition is part of vLLM's fused norm."""
 
 ATTENTION_S = 14e-6
-"""What decode attention of one layer takes beside reading KV, where the profile has none. Source:
+"""What decode attention of one layer takes beside reading KV, for a profile without it. Source:
 aiconfigurator-core 0.12, vLLM, one short sequence on H100 and H200 (12 to 15 µs)."""
 
 
@@ -99,7 +99,10 @@ def _vidur(pool: Pool, law: TablesStep, file: Path) -> TableStepTime:
     of = frame[frame["num_tensor_parallel_workers"] == pool.tensor_parallel]
     if of.empty:
         raise DataError(
-            "a profiled one", where=file, field="tensor_parallel", value=pool.tensor_parallel
+            f"one of the profiled {sorted(map(int, set(frame['num_tensor_parallel_workers'])))}",
+            where=file,
+            field="tensor_parallel",
+            value=pool.tensor_parallel,
         )
     times = of.groupby("num_tokens").median(numeric_only=True)
     each = times[[f"time_stats.{name}.median" for name in VIDUR_LAYER]].sum(axis=1)
@@ -171,7 +174,7 @@ def _read(file: Path) -> pd.DataFrame:
 def _have(frame: pd.DataFrame, wanted: Iterable[str], file: Path) -> None:
     missing = sorted(set(wanted) - set(frame.columns))
     if missing:
-        raise DataError("kernels or columns of the profile", where=file, field=", ".join(missing))
+        raise DataError("kernels or columns of a profile", where=file, field=", ".join(missing))
 
 
 def mix_table(
@@ -188,7 +191,7 @@ def mix_table(
 
     It holds what a chunk takes alone, what a decode batch takes alone, and what the batch adds
     beside a chunk, because the three are straight over most of the grid, and because a grid is
-    never whole: where the batch was not measured beside a long chunk, it adds what it adds beside
+    never whole: if the batch was not measured beside a long chunk, it adds what it adds beside
     a shorter one.
 
     Parameters
@@ -205,7 +208,7 @@ def mix_table(
     Raises
     ------
     ValueError
-        Where the function is not known for a chunk or a decode batch alone.
+        If the function is not known for a chunk or a decode batch alone.
     """
     alone = [[_known(time, c, b, 0, 0) for b in befores] for c in chunks]
     measured = [[_known(time, 0, 0, n, k) for k in contexts] for n in sequences]
@@ -257,7 +260,7 @@ def find_profile(root: str | Path, pool: Pool) -> Path:
     A folder counts if two of the names on the way to it are the model's id, and it or a
     ``meta.yaml`` above it names the accelerator; a folder ``tp2`` is of two accelerators. The root
     itself counts if it holds a profile, whatever it is called.
-    Raises :class:`DataError` where there is none.
+    Raises :class:`DataError` if there is none.
     """
     top = Path(root)
     if any((top / name).is_file() for name in FILES):

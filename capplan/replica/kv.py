@@ -33,7 +33,7 @@ Key = Hashable
 class KvCache(ABC):
     """The memory in which an engine keeps the keys and values of its sequences.
 
-    What stands here reserves all that a job needs when it is admitted.
+    The methods of this class fit a memory that reserves all at admission.
     """
 
     grows: bool = False
@@ -132,7 +132,7 @@ class KvBlocks(KvCache):
         return self._blocks(job, tokens) + spare_blocks <= self.free
 
     def admit(self, job: Job, found_tokens: int) -> None:
-        """Start to count a new job."""
+        """Begin to count the blocks of a new job."""
         job.kv_tokens = 0
         self.grow(job, found_tokens)
 

@@ -184,7 +184,7 @@ def kv_cache(
 ) -> KvCache:
     """Return the memory of keys and values that a batching asks for.
 
-    ``stored(job)`` is for how many tokens of a running job there is KV.
+    ``stored(job)`` returns the tokens of a running job whose KV exists.
     """
     if batching.kv_layout == "contiguous":
         return ContiguousSpace(

@@ -52,9 +52,9 @@ Llama-3.1, whose start-up logs show an activation peak of 1.16 to 1.24 GiB."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """Where the memory of one accelerator goes, bytes; ``kv_bytes`` is what the blocks may take.
+    """How the memory of one accelerator is used, bytes; ``kv_bytes`` is what the blocks may take.
 
-    ``kv_bytes`` is negative by as much as the model does not fit.
+    ``kv_bytes`` is negative if the model does not fit: the bytes that are missing.
     """
 
     total_bytes: float
@@ -107,7 +107,7 @@ def _blocks_left(pool: Pool) -> int:
 
 
 def memory_use(pool: Pool) -> MemoryUse:
-    """Return where the memory of one accelerator of a pool goes."""
+    """Return how the memory of one accelerator of a pool is used."""
     batching, found, device = _continuous(pool), model_of(pool), accelerator_of(pool)
     share, stages = pool.tensor_parallel, pool.pipeline_parallel
     usable = device.usable_bytes * batching.gpu_memory_utilization
@@ -279,7 +279,7 @@ def _kv_bytes_per_layer(found: Model, dtype: Dtype | None, tensor_parallel: int)
 
 
 def _kv_heads(found: Model, tensor_parallel: int) -> int:
-    """Return the KV heads on one accelerator; raises DataError where they cannot be divided."""
+    """Return the KV heads on one accelerator; raises DataError if they cannot be divided."""
     heads = found.num_key_value_heads
     if found.num_attention_heads % tensor_parallel or (
         heads % tensor_parallel and tensor_parallel % heads

@@ -5,7 +5,7 @@ Each model has an engine of its own, with its own line and its share of the KV m
 - *Compute*: one step at a time, in turn, of the resident models that have something to do. Without
   a service that merges them, the processes of a device run one at a time (NVIDIA, "Multi-Process
   Service", section "When to use MPS", 2025); that a turn is one step is an assumption.
-- *Memory*: a model whose request is first in line is loaded as soon as it fits. Where it does not,
+- *Memory*: a model whose request is first in line is loaded as soon as it fits. If it does not,
   idle models (nothing runs, no request before that one waits) are unloaded, the least recently
   used first, but none before they are enough; until then no request that came later (or of lower
   priority) is admitted, so the models become idle. Source: Ollama, ``docs/faq``,

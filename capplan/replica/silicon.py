@@ -9,12 +9,12 @@ Source: NVIDIA, "AIConfigurator", PyPI ``aiconfigurator-core`` 0.12 (Apache-2.0)
 
 Trust it for the engine version it was measured with (``backend_version``), which is not always the
 one that runs. It answers in milliseconds, for the accelerator alone: what scheduler and launch
-leave idle is ``overhead_s`` and ``per_sequence_s``. Where the database has no row it falls back to
-its own model in silence.
+leave idle is ``overhead_s`` and ``per_sequence_s``. Without a row the database falls back to
+its own model and does not say so.
 
 Its decode attention was measured with at most 8 KV heads on an accelerator, and it extrapolates to
 more: Llama-2-7B (32) on H100 came out 20 to 46 % slower than measured servers. The kernel's work is
-one block per sequence and KV head, so a batch of ``n`` with 32 heads is asked for as ``4 n`` with 8
+one block per sequence and KV head, so a batch of ``n`` with 32 heads is looked up as ``4 n`` with 8
 (Dao et al., "Flash-Decoding for long-context inference", 2023: the grid is batch × KV heads × parts
 of the context). FP8 weights are those of per-tensor scales (of blocks in a model with MLA); the
 database has no 8-bit or 4-bit whole numbers.
@@ -74,7 +74,7 @@ FORM = 2
 def silicon(pool: Pool, law: SiliconStep) -> TableStepTime:
     """Return the step time of a pool's model and accelerator from the database.
 
-    Raises :class:`DataError` where the extra is not installed, or the database does not know the
+    Raises :class:`DataError` if the extra is not installed, or the database does not know the
     model, accelerator or engine.
     """
     one_stage(pool, "silicon")
@@ -182,7 +182,7 @@ def _seconds(model: Any, point: tuple[float, float, float, float]) -> float:
 
 
 def _extrapolated(asked: dict[str, Any], folder: str) -> dict[tuple[float, float], float]:
-    """Return by how much decode attention of many KV heads is too slow, s; see the module."""
+    """Return the excess in decode attention of many KV heads, s; see the module."""
     config = asked["model"]
     parts = head_parts(config, asked["tensor_parallel"])
     if parts == 1:
@@ -234,7 +234,7 @@ def _version() -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what the package logs about tables that are not used here."""
+    """Silence the log of the package about tables that are not used here."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -244,7 +244,7 @@ def _quiet() -> Iterator[None]:
 
 
 def head_parts(config: dict[str, Any], share: int) -> int:
-    """Return into how many the KV heads of one accelerator are divided to be among the measured."""
+    """Return the parts to split one accelerator's KV heads into, so that each was measured."""
     if "kv_lora_rank" in config:
         return 1
     heads = config["num_key_value_heads"]

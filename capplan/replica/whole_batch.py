@@ -194,7 +194,7 @@ class DynamicEngine:
     def _service_s(self, batch: list[Job], now_s: float) -> float:
         """Return how long a batch takes, s."""
         if self._batch_seconds is None:
-            msg = "a service time, to serve a batch"
+            msg = "batch_seconds: needed to serve a batch"
             raise ValueError(msg)
         return self._batch_seconds(len(batch), sum(job.batch_items for job in batch))
 
@@ -285,7 +285,7 @@ def static_step_time(pool: Pool) -> StepTime:
 
 
 def padded_s(law: StepTime, n: int, prompt: float, output: float) -> tuple[float, float]:
-    """Return how long the prompts and the answers of a batch take that is padded to these, s."""
+    """Return the time of the prompts and of the answers of a batch padded to these lengths, s."""
     prefill_s = law.seconds(n * prompt, n * prompt * prompt / 2, 0, 0)
     made = range(1, round(output))
     return prefill_s, sum(law.seconds(0, 0, n, n * (prompt + done)) for done in made)
