@@ -38,36 +38,24 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration(Displayed):
-    """Step times fitted to measured runs.
-
-    Attributes
-    ----------
-    base
-        Fields of the step time whose terms are scaled.
-    parameters
-        The four numbers by name.
-    implied
-        Shares of the accelerator's peaks that they imply.
-    measured
-        Names of the runs.
-    requests
-        Compared requests.
-    residual
-        Median absolute error of the logarithms after the fit: ``decode``, ``ttft``.
-    scope
-        Model, accelerator and load for which it was fitted.
-    notes
-        Assumptions and caveats.
-    """
+    """Step times fitted to measured runs."""
 
     base: Mapping[str, Any]
+    """Fields of the step time whose terms are scaled."""
     parameters: Mapping[str, Fitted]
+    """The four numbers by name."""
     implied: Implied
+    """Shares of the accelerator's peaks that they imply."""
     measured: tuple[str, ...]
+    """Names of the runs."""
     requests: int
+    """Compared requests."""
     residual: Mapping[str, float]
+    """Median absolute error of the logarithms after the fit: ``decode``, ``ttft``."""
     scope: Mapping[str, Any]
+    """Model, accelerator and load for which it was fitted."""
     notes: tuple[str, ...]
+    """Assumptions and caveats."""
 
     @property
     def step_time(self) -> dict[str, Any]:

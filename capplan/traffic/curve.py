@@ -21,13 +21,6 @@ class RateCurve:
     on a piece that starts at rate r and rises by s per second, r·x + s·x²/2 requests arrive in x
     seconds, so n requests need x = 2n / (r + sqrt(r² + 2·s·n)).
 
-    Attributes
-    ----------
-    time_s
-        Knots, shape (k,), not decreasing, k >= 2, s.
-    rate_rps
-        Rate at each knot, shape (k,), requests/s.
-
     Raises
     ------
     ValueError
@@ -41,7 +34,9 @@ class RateCurve:
     """
 
     time_s: Floats
+    """Knots, shape (k,), not decreasing, k >= 2, s."""
     rate_rps: Floats
+    """Rate at each knot, shape (k,), requests/s."""
 
     def __post_init__(self) -> None:
         time, rate = self.time_s, self.rate_rps

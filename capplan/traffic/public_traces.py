@@ -20,33 +20,23 @@ from capplan.traffic.readers import files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicTrace:
-    """A trace of a public collection: one row of ``data/catalog/public_traces.csv``.
-
-    Attributes
-    ----------
-    name, what
-        Its name here, and what it contains, in a phrase.
-    format
-        Format of :func:`~capplan.traffic.readers.read_trace`.
-    url
-        Public address of one unaltered version.
-    sha256, size_bytes
-        Checksum and size of the file's content, uncompressed.
-    licence, attribution
-        Terms of use and the work to name.
-    local
-        Path below the folder that ``CAPPLAN_DATA`` names.
-    """
+    """A trace of a public collection: one row of ``data/catalog/public_traces.csv``."""
 
     name: str
     what: str
+    """Its name here, and what it contains, in a phrase."""
     format: str
+    """Format of :func:`~capplan.traffic.readers.read_trace`."""
     url: str
+    """Public address of one unaltered version."""
     sha256: str
     size_bytes: int
+    """Checksum and size of the file's content, uncompressed."""
     licence: str
     attribution: str
+    """Terms of use and the work to name."""
     local: str
+    """Path below the folder that ``CAPPLAN_DATA`` names."""
 
     @property
     def file_name(self) -> str:

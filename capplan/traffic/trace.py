@@ -86,40 +86,27 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """Requests in order of arrival.
-
-    Attributes
-    ----------
-    frame
-        Columns of :data:`capplan.schema.TRACE`, sorted by ``arrival_s``; a column that the source
-        lacks is absent. ``prefix_blocks`` holds one int64 array per request.
-    ledger
-        Rows read, kept, dropped and changed.
-    source
-        File name or another name of the origin.
-    format
-        Format the trace was read from.
-    start
-        Wall time (UTC) of ``arrival_s == 0``, or None if unknown.
-    duration_s
-        Observation window, or None if only the arrivals are known.
-    notes
-        The assumptions, in sentences.
-    sha256
-        Checksum of the file, or None for a trace without one.
-    prefix_block_tokens
-        Tokens in one prefix block, or None without blocks.
-    """
+    """Requests in order of arrival."""
 
     frame: pd.DataFrame
+    """Columns of :data:`capplan.schema.TRACE`, sorted by ``arrival_s``; a column that the source
+    lacks is absent. ``prefix_blocks`` holds one int64 array per request."""
     ledger: Ledger
+    """Rows read, kept, dropped and changed."""
     source: str
+    """File name or another name of the origin."""
     format: str = "frame"
+    """Format the trace was read from."""
     start: datetime | None = None
+    """Wall time (UTC) of ``arrival_s == 0``, or None if unknown."""
     duration_s: float | None = None
+    """Observation window, or None if only the arrivals are known."""
     notes: tuple[str, ...] = ()
+    """The assumptions, in sentences."""
     sha256: str | None = None
+    """Checksum of the file, or None for a trace without one."""
     prefix_block_tokens: int | None = None
+    """Tokens in one prefix block, or None without blocks."""
 
     def __len__(self) -> int:
         return len(self.frame)

@@ -23,27 +23,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalStatistics:
-    """Rate and burstiness of one stream of arrivals.
-
-    Attributes
-    ----------
-    requests, duration_s, rate_rps
-        Requests, the observation window, and the rate in it.
-    gap_cv
-        Coefficient of variation of the gaps; 1 for a Poisson stream.
-    index_of_dispersion
-        Scale (s) → variance ÷ mean of the counts; 1 for a Poisson stream, NaN for fewer than ten
-        windows of that scale.
-    peak_to_mean_60s
-        Fullest aligned minute ÷ mean minute; NaN for less than a minute.
-    """
+    """Rate and burstiness of one stream of arrivals."""
 
     requests: int
     duration_s: float
     rate_rps: float
+    """Requests, the observation window, and the rate in it."""
     gap_cv: float
+    """Coefficient of variation of the gaps; 1 for a Poisson stream."""
     index_of_dispersion: Mapping[str, float]
+    """Scale (s) → variance ÷ mean of the counts; 1 for a Poisson stream, NaN for fewer than ten
+    windows of that scale."""
     peak_to_mean_60s: float
+    """Fullest aligned minute ÷ mean minute; NaN for less than a minute."""
 
 
 def arrivals(

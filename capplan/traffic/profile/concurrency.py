@@ -121,18 +121,12 @@ def _by_class(frame: pd.DataFrame, times: Mapping[str, float]) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InFlight:
-    """The time spent at each number of requests in flight.
-
-    Attributes
-    ----------
-    levels
-        Numbers in flight, ascending.
-    seconds
-        Time spent at each.
-    """
+    """The time spent at each number of requests in flight."""
 
     levels: npt.NDArray[np.int64]
+    """Numbers in flight, ascending."""
     seconds: Floats
+    """Time spent at each."""
 
     @property
     def mean(self) -> float:

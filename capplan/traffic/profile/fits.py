@@ -24,35 +24,24 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A law fitted to data, and its distance from them.
-
-    Attributes
-    ----------
-    law
-        ``exponential``, ``gamma``, ``weibull`` or ``lognormal``.
-    parameters
-        Those of the law as a scenario states it: ``cv``, or ``p50_tokens`` and ``p95_tokens``.
-    scale, shape
-        Mean and shape of the gaps; median and standard deviation of log lengths.
-    ks
-        Largest distance between the law's distribution function and the data's.
-    ks_bound
-        Distance that chance alone exceeds in 5 % of samples of a law stated beforehand; a law
-        above it does not fit.
-    worst_at
-        Where that distance is.
-    quantiles
-        Quantile → (the data's, the law's).
-    """
+    """A law fitted to data, and its distance from them."""
 
     law: str
+    """``exponential``, ``gamma``, ``weibull`` or ``lognormal``."""
     parameters: Mapping[str, float]
+    """Those of the law as a scenario states it: ``cv``, or ``p50_tokens`` and ``p95_tokens``."""
     scale: float
     shape: float
+    """Mean and shape of the gaps; median and standard deviation of log lengths."""
     ks: float
+    """Largest distance between the law's distribution function and the data's."""
     ks_bound: float
+    """Distance that chance alone exceeds in 5 % of samples of a law stated beforehand; a law above
+    it does not fit."""
     worst_at: float
+    """Where that distance is."""
     quantiles: Mapping[str, tuple[float, float]]
+    """Quantile → (the data's, the law's)."""
 
     @property
     def holds(self) -> bool:

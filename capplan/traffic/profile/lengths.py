@@ -140,28 +140,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthBuckets:
-    """Lengths cut into buckets.
-
-    Attributes
-    ----------
-    names
-        LengthBuckets from short to long.
-    upper_tokens
-        Largest length of each bucket but the last.
-    requests
-        Requests in each bucket.
-    fit
-        Goodness of variance fit: the share of the variance of log length that the buckets
-        explain; NaN where all lengths are equal.
-    silhouette
-        Mean simplified silhouette (distances to the centres), −1 to 1; NaN for one bucket.
-    """
+    """Lengths cut into buckets."""
 
     names: tuple[str, ...]
+    """LengthBuckets from short to long."""
     upper_tokens: tuple[int, ...]
+    """Largest length of each bucket but the last."""
     requests: tuple[int, ...]
+    """Requests in each bucket."""
     fit: float
+    """Goodness of variance fit: the share of the variance of log length that the buckets explain;
+    NaN where all lengths are equal."""
     silhouette: float
+    """Mean simplified silhouette (distances to the centres), −1 to 1; NaN for one bucket."""
 
     def of(self, tokens: npt.ArrayLike) -> npt.NDArray[np.str_]:
         """Return the name of the bucket of each length."""

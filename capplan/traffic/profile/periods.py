@@ -32,28 +32,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Periods:
-    """The period of every bin and of every request.
-
-    Attributes
-    ----------
-    window_s, bin_s
-        Width of the windows that separate peak from normal, and of the bins that show bursts.
-    of_bin
-        Period (0 normal, 1 peak, 2 burst) of each bin from the start of the trace.
-    of_request
-        Period of each request.
-    bin_seconds
-        Length of each bin; the end of the trace may cut the last one.
-    bin_of_request
-        Bin of each request.
-    """
+    """The period of every bin and of every request."""
 
     window_s: float
     bin_s: float
+    """Width of the windows that separate peak from normal, and of the bins that show bursts."""
     of_bin: npt.NDArray[np.int8]
+    """Period (0 normal, 1 peak, 2 burst) of each bin from the start of the trace."""
     of_request: npt.NDArray[np.int8]
+    """Period of each request."""
     bin_seconds: npt.NDArray[np.float64]
+    """Length of each bin; the end of the trace may cut the last one."""
     bin_of_request: Ints
+    """Bin of each request."""
 
     def seconds(self, period: int) -> float:
         """Return the time spent in a period."""

@@ -17,21 +17,14 @@ from capplan.traffic.readers.values import RawBatch, text_array
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JsonFormat:
-    """A format of JSON records.
-
-    Attributes
-    ----------
-    layout
-        Its columns; under our own names if ``rows`` makes them.
-    matches
-        Whether a record is of this format.
-    rows
-        The requests that a record of a file holds; None: one, whose fields the layout names.
-    """
+    """A format of JSON records."""
 
     layout: Layout
+    """Its columns; under our own names if ``rows`` makes them."""
     matches: Callable[[Record], bool]
+    """Whether a record is of this format."""
     rows: Callable[[Record, Path], Iterator[Row]] | None = None
+    """The requests that a record of a file holds; None: one, whose fields the layout names."""
 
 
 def _layout_of_rows(name: str, columns: tuple[str, ...], *notes: str) -> Layout:

@@ -16,46 +16,31 @@ from capplan.traffic.readers.unserved import marks_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the columns of one format map to ours.
-
-    Attributes
-    ----------
-    format
-        Name of the format.
-    columns
-        Our column → column of the file; a dotted one reaches into nested objects.
-    units
-        Our column → ``s``, ``ms``, ``us`` or ``ns``.
-    unit_is_assumed
-        The unit of times is the format's, and files of other tools in that form have another.
-    exact_times
-        Times are the trace's own seconds: neither shifted nor spread.
-    zero_reason
-        Ledger reason for a row without prompt or output tokens; None keeps such rows.
-    prefix_block_tokens
-        Tokens in a prefix block.
-    duration_s
-        Observation window, if the format states it.
-    also_required
-        Columns of ours, beside the required ones, without which a file is not of this format.
-    notes
-        Sentences about what the mapping assumes.
-    marks
-        Columns of the file that mark refused and failed calls; keys as in
-        :func:`capplan.traffic.readers.unserved.marks_of`.
-    """
+    """How the columns of one format map to ours."""
 
     format: str
+    """Name of the format."""
     columns: Mapping[str, str]
+    """Our column → column of the file; a dotted one reaches into nested objects."""
     units: Mapping[str, str] = field(default_factory=dict)
+    """Our column → ``s``, ``ms``, ``us`` or ``ns``."""
     unit_is_assumed: bool = False
+    """The unit of times is the format's, and files of other tools in that form have another."""
     exact_times: bool = False
+    """Times are the trace's own seconds: neither shifted nor spread."""
     zero_reason: str | None = "zero_tokens"
+    """Ledger reason for a row without prompt or output tokens; None keeps such rows."""
     prefix_block_tokens: int | None = None
+    """Tokens in a prefix block."""
     duration_s: float | None = None
+    """Observation window, if the format states it."""
     notes: tuple[str, ...] = ()
+    """Sentences about what the mapping assumes."""
     also_required: tuple[str, ...] = ()
+    """Columns of ours, beside the required ones, without which a file is not of this format."""
     marks: Mapping[str, str] = field(default_factory=dict)
+    """Columns of the file that mark refused and failed calls; keys as in
+    :func:`capplan.traffic.readers.unserved.marks_of`."""
 
     def required(self) -> set[str]:
         """Return the columns of the file without which it is not of this format."""

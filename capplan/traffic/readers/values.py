@@ -26,24 +26,16 @@ _GROUPED = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RawBatch:
-    """Rows under our column names with whatever type the file gave them.
-
-    Attributes
-    ----------
-    columns
-        Arrow arrays by column of :data:`capplan.schema.TRACE`, all ``rows`` long.
-    rows
-        Rows in the arrays.
-    lost
-        Rows that are not in the arrays, by ledger reason.
-    drops
-        Per row the ledger reason to drop it, or ``""``; None: no row is dropped.
-    """
+    """Rows under our column names with whatever type the file gave them."""
 
     columns: Mapping[str, Any]
+    """Arrow arrays by column of :data:`capplan.schema.TRACE`, all ``rows`` long."""
     rows: int
+    """Rows in the arrays."""
     lost: Mapping[str, int] = field(default_factory=dict)
+    """Rows that are not in the arrays, by ledger reason."""
     drops: Any = None
+    """Per row the ledger reason to drop it, or ``""``; None: no row is dropped."""
 
 
 def text_array(values: Iterable[Any]) -> Any:
