@@ -72,10 +72,7 @@ def calibrate(
     seed
         Of the bootstrap.
 
-    Raises
-    ------
-    DataError
-        For runs of different servers, or too few requests.
+    Raises :class:`DataError` for runs of different servers, or too few requests.
     """
     _same_server(measured)
     base = dict(base or {"kind": "roofline"})

@@ -33,11 +33,7 @@ def arrival_times_s(
     Source: Cinlar, "Introduction to Stochastic Processes", 1975, section 4.7 (Poisson);
     Gerhardt and Nelson, "Transforming renewal processes for simulation of nonstationary arrival
     processes", INFORMS Journal on Computing 21(4), 2009, section 3 (other gaps).
-
-    Raises
-    ------
-    ValueError
-        For a ``limit`` below 1.
+    Raises ValueError for a ``limit`` below 1.
     """
     if limit is not None and limit < 1:
         msg = f"limit must be at least 1, got {limit}"

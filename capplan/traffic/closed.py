@@ -43,11 +43,8 @@ def closed_loop(
     laws, or rows of that class and tenant in the base trace) with the think time before each. The
     sequence is as long as answers without delay allow before the end of sending, so every compared
     scenario gets the same sequences. ``scenario.requests`` are dealt out to the users in turn.
-
-    Raises
-    ------
-    DataError
-        For more than ten million requests: think times are too short for the duration.
+    Raises :class:`DataError` for more than ten million requests: think times are too short for the
+    duration.
     """
     end_s = scenario.traffic.lasts_s
     _check_rows(scenario, shape, end_s)
@@ -69,10 +66,8 @@ def closed_loop(
 def is_closed(trace: Trace) -> bool:
     """Return whether requests of a trace wait for the previous answer to their user.
 
-    Raises
-    ------
-    DataError
-        For a request of a user after its first without think time: its start is undefined.
+    Raises :class:`DataError` for a request of a user after its first without think time: its start
+    is undefined.
     """
     frame = trace.frame
     if "user" not in frame or not frame["user"].notna().any():

@@ -20,11 +20,7 @@ class RateCurve:
     No request arrives before the first knot or after the last. Integral and inverse are exact:
     on a piece that starts at rate r and rises by s per second, r·x + s·x²/2 requests arrive in x
     seconds, so n requests need x = 2n / (r + sqrt(r² + 2·s·n)).
-
-    Raises
-    ------
-    ValueError
-        For knots out of order, a negative or infinite rate, or fewer than two knots.
+    Raises ValueError for knots out of order, a negative or infinite rate, or fewer than two knots.
 
     Examples
     --------

@@ -56,12 +56,8 @@ def draw(
     base
         The base trace; None: that of ``traffic.trace``.
 
-    Raises
-    ------
-    DataError
-        If the base trace cannot be read, or no request arrives within the duration.
-    ValueError
-        For a replay without a base trace, or a negative seed or replication.
+    Raises :class:`DataError` if the base trace cannot be read, or no request arrives within the
+    duration; ValueError for a replay without a base trace, or a negative seed or replication.
     """
     traffic = scenario.traffic
     base = base_trace(traffic) if base is None else base

@@ -48,10 +48,7 @@ def drawn_classes(
 ) -> Ints:
     """Return the index of a class for each arrival, one uniform number each.
 
-    Raises
-    ------
-    ValueError
-        If every class has weight 0 at an arrival.
+    Raises ValueError if every class has weight 0 at an arrival.
     """
     edges = np.cumsum(class_weights(scenario, time_s), axis=1)
     if (edges[:, -1] <= 0).any():
@@ -72,10 +69,7 @@ def rows_by_class(
 ) -> Ints:
     """Return a row of the base trace for each class index, drawn among the rows of its class.
 
-    Raises
-    ------
-    DataError
-        If the base trace has no request of a drawn class.
+    Raises :class:`DataError` if the base trace has no request of a drawn class.
     """
     level = rng.random(len(index))
     rows = np.empty(len(index), dtype=np.int64)
@@ -184,11 +178,7 @@ def lengths(
 
     The logarithms of two log-normal lengths have the class's correlation (Gaussian copula). A
     pair with a length above its ``max_tokens`` is drawn again as a pair, from ``rng``.
-
-    Raises
-    ------
-    ValueError
-        If a pair is still above after a thousand draws.
+    Raises ValueError if a pair is still above after a thousand draws.
     """
     c = request_class
     prompt, output = _pair(c, normals)
@@ -236,10 +226,7 @@ def _most(law: Length) -> int:
 def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return n sizes by a class's law; one above the law's ``max`` is drawn again.
 
-    Raises
-    ------
-    ValueError
-        If a size is still above after a thousand draws.
+    Raises ValueError if a size is still above after a thousand draws.
     """
     match law:
         case FixedSize(value=value):

@@ -67,12 +67,8 @@ def fetch(trace: PublicTrace, *, cache: Path | None = None) -> Path:
     cache
         Folder to keep it in; None: the user's cache folder.
 
-    Raises
-    ------
-    DataError
-        If the file does not have its checksum.
-    ConnectionError
-        If it cannot be downloaded.
+    Raises :class:`DataError` if the file does not have its checksum; ConnectionError if it cannot
+    be downloaded.
     """
     local = _local(trace)
     return local if local is not None else _download(trace, cache)

@@ -32,10 +32,7 @@ def sample_path() -> Path:
 def base_trace(traffic: Traffic) -> Trace | None:
     """Return the base trace that a scenario names, read with the columns it states, or None.
 
-    Raises
-    ------
-    DataError
-        If the trace cannot be read.
+    Raises :class:`DataError` if the trace cannot be read.
     """
     if traffic.trace is None:
         return None

@@ -35,12 +35,8 @@ def planned_rate(  # noqa: PLR0911 (one case for each shape)
     """Return the planned rate of a shape from 0 to ``duration_s`` or to the end of its plan.
 
     ``replicas`` counts those of the primary pool, for a rate given per replica.
-
-    Raises
-    ------
-    ValueError
-        For a replay or a closed loop (no rate is planned), or a duration or replicas that are not
-        positive.
+    Raises ValueError for a replay or a closed loop (no rate is planned), or a duration or replicas
+    that are not positive.
 
     Examples
     --------

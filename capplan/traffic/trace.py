@@ -36,10 +36,7 @@ REASONS: Mapping[str, str] = {
 class Ledger:
     """Rows read, kept, dropped by reason, and kept but changed.
 
-    Raises
-    ------
-    ValueError
-        If ``read != kept + sum(dropped)`` or a count is negative.
+    Raises ValueError if ``read != kept + sum(dropped)`` or a count is negative.
 
     Examples
     --------
@@ -130,10 +127,8 @@ def from_frame(
     source, start, duration_s, notes, prefix_block_tokens
         See :class:`Trace`.
 
-    Raises
-    ------
-    DataError
-        For a missing or unknown column, no row, or a value against its column's rule.
+    Raises :class:`DataError` for a missing or unknown column, no row, or a value against its
+    column's rule.
     """
     columns = {c.name: c for c in TRACE}
     require_columns(frame, (c.name for c in TRACE if c.required), where=source)

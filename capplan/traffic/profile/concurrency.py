@@ -60,11 +60,8 @@ def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Se
 
     None: the latency that the source observed, waiting included, if at least 95 % of the rows have
     it, else :data:`DEFAULT_SERVICE_TIME`.
-
-    Raises
-    ------
-    ValueError
-        For a class without a time, a wrong number of times, or a time that is not positive.
+    Raises ValueError for a class without a time, a wrong number of times, or a time that is not
+    positive.
     """
     if service_time_s is None:
         return _unstated(frame)

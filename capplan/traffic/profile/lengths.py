@@ -186,10 +186,7 @@ def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> LengthBuckets:
     k
         Number of buckets, 1 to 4.
 
-    Raises
-    ------
-    ValueError
-        For no length, or ``k`` out of range.
+    Raises ValueError for no length, or ``k`` out of range.
 
     Source: Fisher, "On Grouping for Maximum Homogeneity", Journal of the American Statistical
     Association 53, 1958 (optimal grouping); Jenks, "Optimal Data Classification for Choropleth

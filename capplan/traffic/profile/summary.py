@@ -334,10 +334,7 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
         :class:`TokenTime`, an array with one per request, or a function of the frame. None: the
         latency that the source observed, else a default, named as such.
 
-    Raises
-    ------
-    ValueError
-        For a service time that does not fit the trace.
+    Raises ValueError for a service time that does not fit the trace.
     """
     frame = trace.frame
     service = service_times(frame, service_time_s)

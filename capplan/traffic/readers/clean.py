@@ -144,10 +144,7 @@ class Cleaner:
     def trace(self, *, seed: int, spread: bool | float | None, sha256: str | None) -> Trace:
         """Return the kept rows in order of arrival.
 
-        Raises
-        ------
-        DataError
-            If no row is left; the message lists the reasons.
+        Raises :class:`DataError` if no row is left; the message lists the reasons.
         """
         self._need_rows(sum(len(part["prompt_tokens"]) for part in self._parts))
         lacks = {name: np.concatenate([part.pop(f"{LACKS}{name}") for part in self._parts])

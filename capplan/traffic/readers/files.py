@@ -34,10 +34,8 @@ def checksum(path: Path) -> str:
 def opened(path: Path) -> Iterator[ByteStream]:
     """Open a file for reading, decompressed; a byte order mark of UTF-8 is skipped.
 
-    Raises
-    ------
-    DataError
-        If the file is absent, unreadable, incomplete in its compression, or UTF-16.
+    Raises :class:`DataError` if the file is absent, unreadable, incomplete in its compression, or
+    UTF-16.
     """
     try:
         with path.open("rb") as raw, _decompressed(raw) as stream:

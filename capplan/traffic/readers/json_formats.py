@@ -209,10 +209,7 @@ def _is_vllm_bench(record: Record) -> bool:
 def _vllm_rows(record: Record, path: Path) -> Iterator[Row]:
     """Yield one row per request of a result.
 
-    Raises
-    ------
-    DataError
-        If the lists by request are absent or of unequal length.
+    Raises :class:`DataError` if the lists by request are absent or of unequal length.
     """
     lists: dict[str, list[Any]] = {}
     for key in ("start_times", "input_lens", "output_lens"):

@@ -147,11 +147,8 @@ def plain_layout(
 
     Our own names are taken as they are, then ``mapping`` (ours → theirs), then the well-known names
     of :data:`ALIASES`, which the notes list.
-
-    Raises
-    ------
-    DataError
-        If a required column is absent, a name fits two columns, or a column occurs twice.
+    Raises :class:`DataError` if a required column is absent, a name fits two columns, or a column
+    occurs twice.
     """
     _check_names(mapping, units, where)
     found: dict[str, str] = dict(mapping or {})

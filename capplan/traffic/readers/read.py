@@ -68,12 +68,8 @@ def read_trace(
     span_s, only
         ServeGen: the seconds of the profile to draw, and the folder to draw from.
 
-    Raises
-    ------
-    ValueError
-        For an unknown format.
-    DataError
-        For a file that is absent, broken, of unknown form, or without one usable request.
+    Raises ValueError for an unknown format; :class:`DataError` for a file that is absent, broken,
+    of unknown form, or without one usable request.
     """
     if format not in FORMATS:
         msg = f"format: one of {', '.join(FORMATS)}, got {format!r}"
@@ -132,10 +128,7 @@ def _is_tar(path: Path) -> bool:
 def _detected(file: _File, *, mapped: bool) -> str:
     """Return the name of the format; a stated mapping asks for a plain one.
 
-    Raises
-    ------
-    DataError
-        If several formats fit, or a JSON file has no object.
+    Raises :class:`DataError` if several formats fit, or a JSON file has no object.
     """
     record = file.record
     if file.container == "json" and record is None:
@@ -155,10 +148,7 @@ def _detected(file: _File, *, mapped: bool) -> str:
 def _published(name: str, file: _File) -> tuple[Layout, Iterable[RawBatch]]:
     """Return the layout and the rows of a file of a published format.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be of that format.
+    Raises :class:`DataError` if the file cannot be of that format.
     """
     form = JSON_FORMATS.get(name)
     rows_of = None if form is None else form.rows

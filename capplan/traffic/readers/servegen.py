@@ -111,10 +111,8 @@ def batches(
 ) -> Iterator[RawBatch]:
     """Yield the drawn requests of each client, or of those whose folder is called ``only``.
 
-    Raises
-    ------
-    DataError
-        If there is no client, a file is broken, or the span needs too many requests.
+    Raises :class:`DataError` if there is no client, a file is broken, or the span needs too many
+    requests.
     """
     clients = [c for c in read_clients(path, span_s) if only in (None, c.group)]
     if not clients:
@@ -143,11 +141,7 @@ def read_clients(path: Path, span_s: tuple[float, float]) -> list[Client]:
     """Return the clients of a folder or archive, ordered by folder and number.
 
     Only the length laws of the span are read.
-
-    Raises
-    ------
-    DataError
-        If there is no client, or a file of one is broken.
+    Raises :class:`DataError` if there is no client, or a file of one is broken.
     """
     found: dict[tuple[str, int], dict[str, bytes]] = {}
     for name, data in _members(path):

@@ -29,10 +29,8 @@ PARQUET_ROWS = 1 << 18
 def header(head: bytes, path: Path) -> tuple[list[str], str]:
     """Return the column names and the delimiter of the first line.
 
-    Raises
-    ------
-    DataError
-        If the line is not UTF-8 text, or lines end with a lone carriage return.
+    Raises :class:`DataError` if the line is not UTF-8 text, or lines end with a lone carriage
+    return.
     """
     line = head.split(b"\n", 1)[0].rstrip(b"\r")
     if b"\0" in line:

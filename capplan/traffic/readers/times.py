@@ -194,10 +194,8 @@ def arrivals(
     where
         Name of the file, for errors.
 
-    Raises
-    ------
-    DataError
-        If numbers and wall times, or naive and aware wall times, or units, are mixed.
+    Raises :class:`DataError` if numbers and wall times, or naive and aware wall times, or units,
+    are mixed.
     """
     counts = {name: int((times.kind == kind).sum()) for name, kind in
               (("numbers", NUMBER), ("without offset", NAIVE), ("with offset", AWARE))}  # fmt: skip
