@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -15,6 +15,10 @@ Place = Literal[
 ]
 """Where an attempt is. ``answer`` is the gateway's serialisation of the answer; ``gone`` is
 beyond the gateway, on the way back or given up."""
+
+
+Gauge = tuple[str, Callable[[], float], bool]
+"""A metric that a part of the run shows on the timeline: name, reading, whether it is a total."""
 
 
 @dataclass(slots=True, eq=False)

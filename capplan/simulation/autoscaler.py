@@ -29,6 +29,7 @@ from capplan.scenario.autoscaling import (
     ScalingPolicy,
 )
 from capplan.scenario.metric_names import LATENCIES
+from capplan.simulation.attempt import Gauge
 from capplan.simulation.clock import Clock, Events, Rank
 from capplan.simulation.metrics import LatencyWindow, pool_reading, replica_reading
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from capplan.simulation.callers import Callers
     from capplan.simulation.fleet import Fleet
     from capplan.simulation.pool import ServingPool
-    from capplan.simulation.timeline import Gauge
 
 Sample = float | Mapping[str, float]
 """A reading of a metric: one number, or one by replica."""

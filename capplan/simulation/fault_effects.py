@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capplan.scenario.faults import (
     Crash,
@@ -21,77 +21,28 @@ from capplan.scenario.faults import (
 )
 from capplan.scenario.placement import nodes_of
 from capplan.simulation.clock import Clock, Rank
-from capplan.simulation.shared_host import Outages
+from capplan.simulation.faults import (
+    Ended,
+    FaultEffect,
+    FaultT,
+    Outages,
+    Site,
+    start_renewals,
+    strike_once,
+)
+from capplan.simulation.shared_host import loader_of
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from capplan.scenario import Scenario
     from capplan.simulation.callers import Callers
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
     from capplan.simulation.request_source import LoadGenerator
+    from capplan.simulation.shared_host import Machine
 
-Ended = Callable[[], object]
-FaultT = TypeVar("FaultT", bound=Occurrence)
 ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """The places of a run where faults strike."""
-
-    scenario: Scenario
-    pools: Mapping[str, ServingPool]
-    outages: Mapping[str, Outages]
-    callers: Callers
-    clock: Clock
-
-
-class FaultEffect(Generic[FaultT]):
-    """What one fault of a scenario does to the units that it can strike.
-
-    A kind defines ``units`` and either ``begin`` and ``end`` or ``strike``.
-    """
-
-    rank = Rank.FAULT
-
-    def __init__(self, fault: FaultT, site: Site) -> None:
-        self.fault = fault
-        self.site = site
-        self.clock = site.clock
-
-    def units(self) -> Sequence[Any]:
-        """Return the present units that fail independently."""
-        raise NotImplementedError
-
-    def chosen(self) -> Sequence[Any]:
-        """Return the units that a fault at a stated time strikes."""
-        return self.units()
-
-    def watch(self, joined: Callable[[Any], None]) -> None:
-        """Call ``joined`` with each unit that appears later."""
-
-    def can_fail(self, unit: Any) -> bool | None:
-        """Return whether a unit works now; None = it has left for good."""
-        return True
-
-    def strike(self, units: Sequence[Any], lasts_s: float, ended: Ended) -> None:
-        """Begin for a time (inf = for good); ``ended`` is called for each unit at its end."""
-        for unit in units:
-            self.begin(unit)
-            if lasts_s < math.inf:
-                ends_s = self.clock.now + lasts_s
-                self.clock.at(ends_s, Rank.FAULT, self._end, (unit, ended))
-
-    def begin(self, unit: Any) -> None:
-        """Begin at a unit."""
-
-    def end(self, unit: Any) -> None:
-        """Undo :meth:`begin`."""
-
-    def _end(self, which: tuple[Any, Ended]) -> None:
-        unit, ended = which
-        self.end(unit)
-        ended()
 
 
 class _PoolEffect(FaultEffect[FaultT]):
@@ -387,3 +338,33 @@ EFFECTS: Mapping[type[Occurrence], Callable[[Any, Site], FaultEffect[Any]]] = {
     RouterBlind: _Blinding,
     GeneratorLimit: _LimitingGenerator,
 }
+
+
+def wire(
+    scenario: Scenario,
+    *,
+    pools: Mapping[str, ServingPool],
+    callers: Callers,
+    machines: Mapping[str, Machine],
+    clock: Clock,
+    draws: Callable[[], np.random.Generator],
+) -> None:
+    """Schedule every fault of a scenario; ``draws`` gives the random numbers of all of them."""
+    if not scenario.faults:
+        return
+    outages = {
+        pool.name: Outages(
+            pools[pool.name],
+            loader=loader_of(pool, scenario, machines=machines, clock=clock),
+            clock=clock,
+        )
+        for pool in scenario.pools
+    }
+    site = Site(scenario=scenario, pools=pools, outages=outages, callers=callers, clock=clock)
+    rngs = draws().spawn(len(scenario.faults))
+    for fault, rng in zip(scenario.faults, rngs, strict=True):
+        effect = EFFECTS[type(fault)](fault, site)
+        if fault.at_s is not None:
+            clock.at(fault.at_s, effect.rank, strike_once, effect)
+        else:
+            start_renewals(effect, rng)

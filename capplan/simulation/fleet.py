@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from capplan.scenario.autoscaling import NOTHING, Duration, FixedTime, Lifecycle
+from capplan.simulation.attempt import Gauge
 from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.traffic.laws import Z95
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
     from capplan.simulation.shared_host import Load, Loader
-    from capplan.simulation.timeline import Gauge
 
 Note = Callable[[str, str], None]
 """Records a replica's name and the phase (``schema.PHASES``) that it enters now."""

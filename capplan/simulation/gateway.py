@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from capplan.scenario.gateway import Gateway
 from capplan.scenario.layers import Network, Queue
-from capplan.simulation.attempt import Attempt, Failure
+from capplan.simulation.attempt import Attempt, Failure, Gauge
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections, Listener
 from capplan.simulation.pool import ServingPool
@@ -18,9 +18,6 @@ from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.refusals import Refusals
 from capplan.simulation.response_cache import CachedResponses
 from capplan.simulation.slots import FlowLine, Slots
-
-if TYPE_CHECKING:
-    from capplan.simulation.timeline import Gauge
 
 STATUSES = (400, 429, 502, 503)
 """HTTP statuses that the timeline always shows."""

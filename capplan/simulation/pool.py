@@ -13,7 +13,7 @@ from capplan.scenario.autoscaling import Autoscaler
 from capplan.scenario.ending import Ending
 from capplan.scenario.faults import Crash, RouterBlind
 from capplan.scenario.pools import Pool
-from capplan.simulation.attempt import Attempt, Downstream, Failure
+from capplan.simulation.attempt import Attempt, Downstream, Failure, Gauge
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import Replica
@@ -24,7 +24,6 @@ from capplan.simulation.steps import EngineKind, Poison, steps_factory
 if TYPE_CHECKING:
     import numpy as np
 
-    from capplan.simulation.timeline import Gauge
 
 UNREACHABLE = Failure.of(RouterBlind.ending, "service_queue", outcome="failed")
 """What a request gets that a blind router sends to a replica that is down or gone."""

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capplan.scenario.gateway import ResponseCache
-from capplan.simulation.attempt import Attempt
+from capplan.simulation.attempt import Attempt, Gauge
 from capplan.simulation.clock import Clock
 
 if TYPE_CHECKING:
     import numpy as np
 
     from capplan.scenario import Scenario
-    from capplan.simulation.timeline import Gauge
 
 
 @dataclass(frozen=True, slots=True)

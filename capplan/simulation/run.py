@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.budget import resolved
 from capplan.results import RunResult
-from capplan.simulation import faults, timeline
+from capplan.simulation import timeline
 from capplan.simulation.attempt import Downstream
 from capplan.simulation.autoscaler import ScalingController
+from capplan.simulation.breakers import Breakers
 from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock
 from capplan.simulation.connections import Connections
+from capplan.simulation.fault_effects import wire as wire_faults
+from capplan.simulation.faults import changes_pace
 from capplan.simulation.fleet import Fleet, Supply, supplies
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.pool import ServingPool
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
-    from capplan.simulation.breakers import Breakers
     from capplan.traffic.trace import Trace
 
 
@@ -147,7 +149,7 @@ class _Run:
             c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
         }
         self.breakers = self._new_breakers()
-        faults.wire(
+        wire_faults(
             scenario,
             pools=self.pools,
             callers=self.callers,
@@ -196,7 +198,7 @@ class _Run:
                 machines=self.machines,
                 demands=demands,
                 models=models,
-                changes_pace=faults.changes_pace(scenario, pool),
+                changes_pace=changes_pace(scenario, pool),
                 poison=poison_of(pool, scenario, poisoned),
             )
             for index, pool in enumerate(scenario.pools)
@@ -205,8 +207,6 @@ class _Run:
     def _new_breakers(self) -> Breakers | None:
         if not self._scenario.breakers:
             return None
-        from capplan.simulation.breakers import Breakers
-
         return Breakers(
             self._scenario,
             callers=self.callers,

@@ -1,4 +1,4 @@
-"""Hosts that pools share: what runs there at once slows down; model loads; replicas that are down.
+"""Hosts that pools share: what runs there at once slows down, and model loads.
 
 Processor sharing per resource: while the steps, batches and loads in service demand more of a rate
 than the host has, each that uses it runs at capacity / demand of its full speed, and one that uses
@@ -11,31 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from capplan.catalog import model
 from capplan.replica.job import Job
 from capplan.replica.memory import weight_bytes
 from capplan.scenario import Scenario
-from capplan.scenario.ending import Ending
-from capplan.scenario.faults import Crash
 from capplan.scenario.hosts import RATES, Host
 from capplan.scenario.placement import load_rate_bytes_per_s
 from capplan.scenario.pools import ModelLoad, Pool
 from capplan.schema import DataError
-from capplan.simulation.attempt import Attempt
+from capplan.simulation.attempt import Attempt, Gauge
 from capplan.simulation.clock import Clock, Rank
-
-if TYPE_CHECKING:
-    from capplan.simulation.pool import ServingPool
-    from capplan.simulation.replica import Replica
-    from capplan.simulation.timeline import Gauge
 
 Rates = tuple[float, ...]
 """One number for each of :data:`capplan.scenario.hosts.RATES`."""
-Ended = Callable[[], object]
 
 
 class Runner(Protocol):
@@ -283,86 +274,3 @@ def loader_of(
         return None
     hosts = {host.name: host for host in scenario.hosts}
     return Loader(pool, pool.model_load, hosts=hosts, machines=machines, clock=clock)
-
-
-@dataclass(slots=True)
-class _Outage:
-    """One replica that is down."""
-
-    token: int = 0
-    back_s: float = -math.inf
-    load: Load | None = None
-    loads: bool = True
-    then: list[Ended] = field(default_factory=list)
-
-
-class Outages:
-    """The replicas of a pool that are down, until they have returned and loaded their model.
-
-    A replica struck again while down returns at the later of the two times, and its load restarts.
-    """
-
-    def __init__(self, pool: ServingPool, *, loader: Loader | None, clock: Clock) -> None:
-        self._pool = pool
-        self._loader = loader
-        self._clock = clock
-        self._down: dict[Replica, _Outage] = {}
-        pool.on_leave.append(self._forget)
-
-    def take_down(
-        self,
-        replicas: Iterable[Replica],
-        *,
-        back_s: float,
-        ending: Ending = Crash.ending,
-        loads: bool = True,
-        then: Ended | None = None,
-    ) -> None:
-        """Stop replicas until ``back_s`` (inf = for good), and then for as long as a load takes.
-
-        Without a loader, or without ``loads``, they serve from ``back_s`` on. ``then`` is called
-        for each when it serves again or leaves for good.
-        """
-        struck = list(replicas)
-        for replica in struck:
-            outage = self._down.setdefault(replica, _Outage())
-            outage.token += 1
-            outage.loads = loads
-            outage.back_s = max(outage.back_s, back_s)
-            if then is not None:
-                outage.then.append(then)
-            if outage.load is not None:
-                outage.load.cancel()
-                outage.load = None
-            if outage.back_s < math.inf:
-                call = (replica, outage.token)
-                self._clock.at(outage.back_s, Rank.FAULT, self._back, call)
-        self._pool.stop([replica for replica in struck if replica.up], ending)
-
-    def _forget(self, replica: Replica) -> None:
-        """Cancel the load of a replica that leaves the pool while it is down."""
-        outage = self._down.pop(replica, None)
-        if outage is None:
-            return
-        if outage.load is not None:
-            outage.load.cancel()
-        for then in outage.then:
-            self._clock.at(self._clock.now, Rank.FAULT, lambda then: then(), then)
-
-    def _back(self, which: tuple[Replica, int]) -> None:
-        replica, token = which
-        outage = self._down.get(replica)
-        if outage is None or outage.token != token:
-            return
-        if self._loader is None or not outage.loads:
-            self._restore(replica)
-            return
-        number = self._pool.number_of(replica.name)
-        outage.load = self._loader.load(number, lambda: self._restore(replica))
-
-    def _restore(self, replica: Replica) -> None:
-        outage = self._down.pop(replica)
-        replica.avoided.clear()
-        replica.restore()
-        for then in outage.then:
-            then()

@@ -63,6 +63,7 @@ from capplan.replica.kv import cache_of
 from capplan.replica.kv_layouts import ContiguousSpace
 from capplan.replica.multi_model import ResidentEngine
 from capplan.schema import PHASES, TIMELINE, names
+from capplan.simulation.attempt import Gauge
 from capplan.simulation.clock import Clock, Events, Rank
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ LEAST = 1e-9
 """A smaller growth of a divisor is rounding."""
 
 Reading = Callable[[], float]
-Gauge = tuple[str, Reading, bool]
-"""A metric that a part of the run shows: name, reading, and whether it is a total."""
 Series = tuple[tuple[str, str, str], "np.ndarray", "np.ndarray"]
 """(layer, replica, metric), times and values."""
 

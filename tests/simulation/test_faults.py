@@ -12,8 +12,8 @@ from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.simulation.clock import Rank
 from capplan.simulation.fault_effects import Reload
+from capplan.simulation.faults import Outages
 from capplan.simulation.run import _Run
-from capplan.simulation.shared_host import Outages
 from capplan.statistics import replication_mean
 from capplan.traffic.trace import from_frame
 
