@@ -15,7 +15,6 @@ from capplan.results.cost import served_by
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
 from capplan.scenario import Scenario
 from capplan.scenario.autoscaling import ScalingMetric
-from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.statistics import quantiles
 from capplan.verdict import Reason
@@ -143,13 +142,7 @@ def _unreachable(
 
 def _most_shown(pool: Pool, metric: ScalingMetric) -> float:
     """Return the largest value of a metric per replica; inf if nothing limits it."""
-    batching = pool.batching
-    held = pool.router.max_in_flight
-    batch = (
-        batching.max_num_seqs
-        if isinstance(batching, ContinuousBatching)
-        else batching.max_batch_size
-    )
+    held, batch = pool.router.max_in_flight, pool.places
     name = metric.metric
     if metric.target_type == "Value":
         return 1.0 if name.endswith("_fraction") else math.inf
@@ -160,7 +153,7 @@ def _most_shown(pool: Pool, metric: ScalingMetric) -> float:
     if name in {"in_flight", "in_flight_per_replica"}:
         return held or math.inf
     if name == "queue_length" and metric.source != "external":
-        return _waiting(batching.scheduler.length, held, batch)
+        return _waiting(pool.batching.scheduler.length, held, batch)
     return math.inf
 
 

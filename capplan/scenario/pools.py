@@ -191,6 +191,14 @@ class Pool(Part):
         return max(self.replicas, most) + warm
 
     @property
+    def places(self) -> int:
+        """Return how many requests a replica serves at once."""
+        batching = self.batching
+        if isinstance(batching, ContinuousBatching):
+            return batching.max_num_seqs
+        return batching.max_batch_size
+
+    @property
     def is_elastic(self) -> bool:
         """Return whether the number of its replicas can change."""
         return self.autoscaler is not None or self.standby is not None

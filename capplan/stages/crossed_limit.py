@@ -106,8 +106,8 @@ def _of_pool(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit:
     if found.layer == "service_queue" and pool.router.max_in_flight is not None:
         held = _level(stage, pool, "in_flight", 0.95, layer="decode")
         most = pool.router.max_in_flight
-        if held >= FULL * most and most < places(pool):
-            why = f"the router passes {most} to a replica whose batch holds {places(pool)}"
+        if held >= FULL * most and most < pool.places:
+            why = f"the router passes {most} to a replica whose batch holds {pool.places}"
             return _more(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
     if pool.autoscaler is not None:
         return _scaling_limit(stage, pool, pool.autoscaler)
@@ -131,14 +131,6 @@ def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> CrossedLimit:
     why = f"its autoscaler wanted {most:g} of {counted(rules.max_replicas, 'replica')}: too late"
     field = f"{path}.metrics.0.target"
     return CrossedLimit(field=field, value=target, candidate=target / MORE, why=why)
-
-
-def places(pool: Pool) -> int:
-    """Return how many requests a replica serves at once."""
-    batching = pool.batching
-    if isinstance(batching, ContinuousBatching):
-        return batching.max_num_seqs
-    return batching.max_batch_size
 
 
 _WAITS = ("service_queue", "scheduler_queue")
