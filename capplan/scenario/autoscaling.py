@@ -1,10 +1,11 @@
-"""How the replicas of a pool come and go: start, standby, autoscaler, and what there is of them."""
+"""How replicas start and stop: life cycle, standby, autoscaler, shared accelerators."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.ending import Ending
 from capplan.scenario.metric_names import LATENCIES, MetricName, check_samples
@@ -19,7 +20,9 @@ from capplan.scenario.part import (
     PositiveSeconds,
     Quantile,
     Seconds,
+    together,
 )
+from capplan.scenario.times import Duration, FixedTime
 
 PodMetricName = Literal[
     "queue_length",
@@ -31,83 +34,59 @@ PodMetricName = Literal[
     "prefill_tokens_per_s",
     "preemptions_per_s",
 ]
-"""What a single replica can show."""
+"""Metrics of a single replica."""
 POD_METRICS: tuple[str, ...] = get_args(PodMetricName)
 MOST_STABILISED_S = 3600.0
 LONGEST_PERIOD_S = 1800.0
 
 
-class FixedTime(Part):
-    """The same time every time."""
-
-    kind: Literal["fixed"] = "fixed"
-    seconds: Seconds
-
-
-class LognormalTime(Part):
-    """Log-normal times by their median and 95th percentile."""
-
-    kind: Literal["lognormal"] = "lognormal"
-    p50_s: PositiveSeconds
-    p95_s: PositiveSeconds
-
-    @model_validator(mode="after")
-    def _ordered(self) -> LognormalTime:
-        if self.p50_s > self.p95_s:
-            msg = "p50_s <= p95_s must hold"
-            raise ValueError(msg)
-        return self
-
-
-Duration = Annotated[FixedTime | LognormalTime, Field(discriminator="kind")]
 NOTHING = FixedTime(seconds=0.0)
 
 
 class Lifecycle(Part):
-    """How a replica comes and goes; the parts of its start follow each other.
+    """How a replica starts, one part after the other, and stops.
 
-    An accelerator is paid from ``provisioning`` on. A replica that is to leave takes no more, ends
-    what it runs, and is stopped with all that is left after ``grace_period_s`` (Kubernetes:
+    An accelerator is paid from ``provisioning`` on. A replica that is stopped takes no more
+    requests, finishes those it runs, and ends after ``grace_period_s`` at the latest (Kubernetes:
     ``terminationGracePeriodSeconds``, 30 s by default).
     """
 
     provisioning: Duration = NOTHING
-    """From asking to a machine with an accelerator."""
+    """From the order to a machine with an accelerator."""
     image_pull: Duration = NOTHING
-    """From the machine to the container's start."""
+    """From the machine to the start of the container."""
     model_load: Duration | None = None
-    """From the start to the first request taken; None = as the pool's ``model_load`` has it, or
-    nothing."""
+    """From that start to the first request; None = by the pool's ``model_load``, else no time."""
     grace_period_s: Seconds = 30.0
 
 
 class Standby(Part):
-    """Replicas kept warm: started and loaded, but not in service until somebody asks for them.
+    """Warm replicas: started and loaded, but not in service.
 
-    They come first when more replicas are asked for; replicas no longer needed refill them.
+    Scaling up takes them first; scaling down refills them.
     """
 
     replicas: Count
     ready: Duration
-    """From asking to being in service."""
+    """From the order to service."""
     price_fraction: Fraction = 1.0
-    """What one costs, as a share of a replica in service."""
+    """Price of one, as a share of that of a replica in service."""
 
 
 class ResourcePool(Part):
-    """Accelerators that several pools share: who asks when none is left gets none, and waits."""
+    """Accelerators that several pools share; an order waits until enough are free."""
 
     name: Name
     accelerators: CountOrZero
 
 
 class ScalingMetric(Part):
-    """One metric of the autoscaler, and what it is to be.
+    """One metric of the autoscaler and its target.
 
-    ``pods`` is the mean over the replicas of what each shows (target type ``AverageValue``);
-    ``resource`` the same, of a share in use (``Utilization``, in percent, or ``AverageValue``);
-    ``external`` one number for the whole pool, compared with the target as it is (``Value``) or
-    divided by the number of replicas (``AverageValue``, as KEDA's triggers are by default).
+    ``pods`` is the mean over the replicas (target type ``AverageValue``); ``resource`` the same of
+    a share in use (``Utilization``, in percent, or ``AverageValue``); ``external`` one number of
+    the pool, compared with the target as it is (``Value``) or divided by the number of replicas
+    (``AverageValue``, the default of KEDA's triggers).
     Source: Kubernetes, API reference "HorizontalPodAutoscaler v2", MetricSpec and MetricTarget.
     """
 
@@ -116,14 +95,13 @@ class ScalingMetric(Part):
     target_type: Literal["AverageValue", "Value", "Utilization"] = "AverageValue"
     target: Positive
     activation: NonNegative = 0.0
-    """Above it the trigger is active, for ``event_driven`` scaling."""
+    """The trigger of ``event_driven`` scaling is active above it."""
     quantile: Quantile = 0.95
-    """Of a latency."""
+    """Quantile of a latency."""
     window_s: PositiveSeconds = 60.0
-    """Over which the quantile of a latency is taken."""
+    """Window of that quantile, s."""
 
-    @model_validator(mode="after")
-    def _is_of_its_source(self) -> ScalingMetric:
+    def _broken(self) -> Iterator[str]:
         allowed = {
             "pods": ("AverageValue",),
             "resource": ("AverageValue", "Utilization"),
@@ -132,33 +110,33 @@ class ScalingMetric(Part):
         clashes = [
             (
                 self.source != "external" and self.metric not in POD_METRICS,
-                f"metric: of {self.source} one of {', '.join(POD_METRICS)}, got {self.metric}",
+                f"metric: for source {self.source} one of {', '.join(POD_METRICS)}, got "
+                f"{self.metric}",
             ),
             (
                 self.target_type not in allowed,
-                f"target_type: of {self.source} {' or '.join(allowed)}, got {self.target_type}",
+                f"target_type: for source {self.source} {' or '.join(allowed)}, got "
+                f"{self.target_type}",
             ),
             (
                 self.source == "resource" and not self.metric.endswith("_fraction"),
-                f"metric: of resource a share in use (…_fraction), got {self.metric}",
+                f"metric: a …_fraction for source resource, got {self.metric}",
             ),
             *(
                 (
                     name in self.model_fields_set and self.metric not in LATENCIES,
-                    f"{name}: of {', '.join(LATENCIES)}, got it for {self.metric}",
+                    f"{name}: allowed for {', '.join(LATENCIES)}, got metric {self.metric}",
                 )
                 for name in ("quantile", "window_s")
             ),
         ]
-        if told := "; ".join(text for wrong, text in clashes if wrong):
-            raise ValueError(told)
+        yield from together(*clashes)
         if self.metric in LATENCIES:
             check_samples(self.quantile)
-        return self
 
 
 class ScalingPolicy(Part):
-    """At most ``value`` replicas, or percent of them, more or fewer within ``period_s``."""
+    """At most ``value`` replicas, or percent of them, added or removed within ``period_s``."""
 
     type: Literal["Pods", "Percent"]
     value: Count
@@ -166,7 +144,7 @@ class ScalingPolicy(Part):
 
 
 class ScaleUpRules(Part):
-    """How fast replicas may come; the defaults are those of Kubernetes.
+    """Limits of scaling up; the defaults are those of Kubernetes.
 
     Source: Kubernetes, "Horizontal Pod Autoscaling", section "Default behavior".
     """
@@ -180,7 +158,7 @@ class ScaleUpRules(Part):
 
 
 class ScaleDownRules(Part):
-    """How fast replicas may go; the defaults are those of Kubernetes, as for scaling up."""
+    """Limits of scaling down; the defaults are those of Kubernetes, as for scaling up."""
 
     stabilization_window_s: Annotated[float, Field(ge=0, le=MOST_STABILISED_S)] = 300.0
     select_policy: Literal["Max", "Min", "Disabled"] = "Max"
@@ -197,11 +175,11 @@ class ScalingBehavior(Part):
 
 
 class EventDriven(Part):
-    """Activation from and to zero, or an idle number, as KEDA does it; between, the HPA scales.
+    """Scaling from and to zero as KEDA does it; above zero the autoscaler scales.
 
-    Every ``polling_interval_s`` the triggers are looked at. While one is active there are at least
-    ``min_replicas``, and one if that is 0; ``cooldown_s`` after the last was, none are left, if
-    ``min_replicas`` or ``idle_replicas`` is 0. The beginning of a run counts as activity.
+    Triggers are read every ``polling_interval_s``. While one is active there are at least
+    ``min_replicas``, and at least one; ``cooldown_s`` after the last activity there are none, if
+    ``min_replicas`` or ``idle_replicas`` is 0. The start of a run counts as activity.
     Source: KEDA, "ScaledObject specification" (``pollingInterval`` 30, ``cooldownPeriod`` 300,
     ``idleReplicaCount``) and "Scaling Deployments", "Activating and Scaling thresholds".
     """
@@ -209,15 +187,15 @@ class EventDriven(Part):
     polling_interval_s: PositiveSeconds = 30.0
     cooldown_s: Seconds = 300.0
     idle_replicas: Literal[0] | None = None
-    """0 is the only number below its own least that the HPA leaves alone."""
+    """0 is the only number below ``min_replicas`` that the autoscaler does not raise."""
 
 
 class Autoscaler(Part):
-    """A HorizontalPodAutoscaler (``autoscaling/v2``), with the delays of what it reads.
+    """A HorizontalPodAutoscaler (``autoscaling/v2``) with the delays of its metrics.
 
-    Every ``sync_period_s`` each metric gives ceil(current × metric / target) replicas, the largest
-    is taken, and ``behavior`` limits the change. Metrics are read every ``scrape_interval_s`` and
-    known ``metric_lag_s`` later. Source: Kubernetes, "Horizontal Pod Autoscaling", sections
+    Every ``sync_period_s`` each metric asks for ceil(current × metric / target) replicas; the
+    largest wins, within ``behavior``. Metrics are read every ``scrape_interval_s`` and known
+    ``metric_lag_s`` later. Source: Kubernetes, "Horizontal Pod Autoscaling", sections
     "Algorithm details" and "Configurable scaling behavior".
     """
 
@@ -233,22 +211,15 @@ class Autoscaler(Part):
     metric_lag_s: Seconds = 0.0
     event_driven: EventDriven | None = None
 
-    @model_validator(mode="after")
-    def _numbers_agree(self) -> Autoscaler:
+    def _broken(self) -> Iterator[str]:
         if self.min_replicas > self.max_replicas:
-            msg = f"min_replicas <= max_replicas must hold, got {self.min_replicas} and "
-            raise ValueError(msg + str(self.max_replicas))
+            yield f"min_replicas: at most max_replicas {self.max_replicas}, got {self.min_replicas}"
         if self.min_replicas == 0 and self.event_driven is None:
-            msg = "min_replicas: at least 1 without event_driven, which wakes a pool from zero"
-            raise ValueError(msg)
+            yield "min_replicas: at least 1 without event_driven, got 0"
         if self.event_driven is None and any(m.activation for m in self.metrics):
-            msg = "metrics.activation: is of event_driven scaling, which is not set"
-            raise ValueError(msg)
+            yield "metrics.activation: needs event_driven"
         if self.event_driven is not None and all(m.source != "external" for m in self.metrics):
-            msg = "event_driven: needs a metric of source external, which a pool at zero still has"
-            raise ValueError(msg)
+            yield "event_driven: needs a metric of source external, known at zero replicas"
         idle = None if self.event_driven is None else self.event_driven.idle_replicas
         if idle is not None and idle >= self.min_replicas:
-            msg = f"event_driven.idle_replicas: below min_replicas, got {idle}"
-            raise ValueError(msg)
-        return self
+            yield f"event_driven.idle_replicas: below min_replicas, got {idle}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.ending import Ending
 from capplan.scenario.layers import Queue
@@ -18,18 +19,18 @@ from capplan.scenario.part import (
     Part,
     PositiveSeconds,
     Seconds,
+    together,
 )
 from capplan.scenario.step_times import RooflineStep, StepTime
 
 
 class Speculation(Part):
-    """Speculative decoding: a draft of some tokens per step, checked by the model at once.
+    """Speculative decoding: drafted tokens that the model checks in one step.
 
-    Each drafted token is accepted with probability ``acceptance`` as long as all before it were,
-    and the model adds one, so a step makes on average ``(1 - a^(g+1)) / (1 - a)`` tokens of each
-    decoding sequence. The simulation makes exactly this mean, rounded down over all steps so far:
-    the draw of every step is averaged away, the rate is kept. The check costs what ``g`` more
-    tokens per sequence cost, the draft ``g · draft_cost_fraction`` of a plain decode step.
+    A drafted token is accepted with probability ``acceptance`` if all before it were, and the
+    model adds one: a step makes ``(1 - a^(g+1)) / (1 - a)`` tokens of a sequence on average. The
+    simulation makes exactly this mean over time. The check costs as much as ``g`` more tokens per
+    sequence, the draft ``g · draft_cost_fraction`` of a plain decode step.
     Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
     Decoding", ICML 2023, equation 1 and theorem 3.8.
     """
@@ -52,10 +53,10 @@ class Speculation(Part):
 
 
 class Reservation(Part):
-    """Places of a batch, and KV, that only some requests may take; they may take others as well.
+    """Places of a batch, and KV, kept for some requests, which may take other places as well.
 
-    It holds for requests of ``classes`` and for those of ``priority_at_most`` or lower, which are
-    served first. A request of several reservations counts in each.
+    They are requests of ``classes``, and those of priority ``priority_at_most`` or lower (more
+    urgent). A request of several reservations counts in each.
     """
 
     classes: tuple[ClassName, ...] = ()
@@ -66,7 +67,7 @@ class Reservation(Part):
     """Share of the KV blocks that an admission of others leaves free as well."""
 
     def places(self, sequences: int) -> int:
-        """Return how many of so many sequences are kept.
+        """Return how many of the sequences are kept.
 
         >>> Reservation(classes=("chat",), fraction=0.29).places(100)
         29
@@ -74,19 +75,16 @@ class Reservation(Part):
         return math.floor(round(self.fraction * sequences, 9))
 
     def blocks(self, kv_blocks: int) -> int:
-        """Return how many of so many KV blocks are kept."""
+        """Return how many of the KV blocks are kept."""
         return math.floor(round(self.kv_fraction * kv_blocks, 9))
 
-    @model_validator(mode="after")
-    def _for_somebody(self) -> Reservation:
+    def _broken(self) -> Iterator[str]:
         if not self.classes and self.priority_at_most is None:
-            msg = "classes or priority_at_most: at least one, or the places are nobody's"
-            raise ValueError(msg)
-        return self
+            yield "classes or priority_at_most: at least one of them"
 
 
 class QueuePolicy(Part):
-    """What a dynamic batcher does with those who wait; field names near Triton's.
+    """Limits of waiting in a dynamic batcher; field names are close to Triton's.
 
     Source: NVIDIA, "Triton Inference Server", ``model_config.proto``, ``ModelQueuePolicy``, 2025.
     """
@@ -94,11 +92,11 @@ class QueuePolicy(Part):
     overdue: ClassVar = Ending("queue_timeout")
 
     timeout_s: PositiveSeconds | None = None
-    """How long a request is in time, looked at whenever a batch is formed; None = always."""
+    """Wait after which a request is late, checked when a batch forms; None = never."""
     timeout_action: Literal["reject", "delay"] = "reject"
-    """Reject it, or serve it after all of its level that are in time."""
+    """Reject a late request, or serve it after all others of its level."""
     max_queue_size: Count | None = None
-    """Most requests that wait in a level; None = no limit."""
+    """Most waiting requests of a level; None = no limit."""
 
 
 class LevelPolicy(QueuePolicy):
@@ -108,20 +106,19 @@ class LevelPolicy(QueuePolicy):
 
 
 class ContiguousKv(Part):
-    """KV in one piece per sequence, reserved at admission, first fit in the address space.
+    """KV in one piece per sequence, reserved at admission, first fit.
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", SOSP 2023, sections 3.1 and 6.1 (Orca "Max", "Pow2", "Oracle").
     """
 
     reserve: Literal["max", "pow2", "oracle"] = "max"
-    """How much: ``max_model_len``; the prompt and the output rounded up to a power of two; or
-    exactly prompt and output, as if the engine knew the length of the answer."""
+    """Size of the piece: ``max_model_len``; the prompt and the output rounded up to a power of two;
+    or exactly prompt and output."""
     compaction: bool = False
-    """Move all sequences together when the free space would do but no hole does."""
+    """Move all sequences together when the free space is enough but no hole is."""
     copy_s_per_token: Seconds | None = None
-    """Time to move one token's KV; None = its bytes read and written at the accelerator's
-    memory bandwidth."""
+    """Time to move the KV of a token; None = its bytes read and written at the memory bandwidth."""
 
 
 class ContinuousBatching(Part):
@@ -142,55 +139,56 @@ class ContinuousBatching(Part):
     kv_blocks: Count | None = None
     gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
     hybrid_kv_context_tokens: Count | None = None
-    """Length of a sequence for which layers with a sliding window count with their window where
-    ``kv_blocks`` are derived, as vLLM's hybrid KV cache manager keeps them (since 0.9.1, unless
-    ``--disable-hybrid-kv-cache-manager``); shorter sequences then count for too little. None =
-    every layer counts in full."""
+    """Length of a sequence at which layers with a sliding window hold their window only, where
+    ``kv_blocks`` are derived (vLLM's hybrid KV cache manager, since 0.9.1). None = every layer
+    holds the whole sequence."""
     max_model_len: Count = 8192
     prefix_caching: bool = False
-    """Find the KV of known prefixes again (``enable_prefix_caching``): by the trace's
-    ``prefix_blocks``, or where it has none, the ``cached_fraction`` of the request's class."""
+    """Reuse the KV of known prefixes (``enable_prefix_caching``): by the trace's ``prefix_blocks``,
+    else the ``cached_fraction`` of the class."""
     long_prefill_token_threshold: CountOrZero = 0
-    """Most tokens that one prompt gets in a step, so that others go on beside it; 0 = no limit."""
+    """Most tokens of one prompt in a step; 0 = no limit."""
     max_num_partial_prefills: Count | None = None
-    """Most prompts in progress over several steps at once; None = no limit, as in V1. A prompt
-    that would be one more waits, and all behind it."""
+    """Most prompts spread over several steps at once; None = no limit, as in V1. One more waits,
+    and so do all behind it."""
     max_long_partial_prefills: Count | None = None
-    """Most of these with more than ``long_prefill_token_threshold`` tokens to go; None = no
-    limit. A long prompt that would be one more is passed by shorter ones, as in V0."""
+    """Most of these with more than ``long_prefill_token_threshold`` tokens left; None = no limit.
+    Shorter prompts overtake one more, as in V0."""
     watermark: Annotated[Fraction, Field(lt=1)] = 0.0
-    """Share of the KV blocks that an admission leaves free, unless nothing else runs."""
+    """Share of the KV blocks that an admission leaves free, unless the replica is idle."""
     speculation: Speculation | None = None
     beam_width: Count = 1
-    """Sequences that decode one answer: each takes a place of ``max_num_seqs`` and KV of its own,
-    prompt included; the prompt is computed once."""
+    """Sequences per answer; each takes a place of ``max_num_seqs`` and KV, prompt included."""
     beam_shares_prompt: bool = False
-    """Keep the full blocks of the prompt once for all its beams. Source: Kwon et al., "Efficient
+    """Store the full blocks of the prompt once for all beams. Source: Kwon et al., "Efficient
     Memory Management … with PagedAttention", SOSP 2023, section 4.4."""
     async_scheduling: bool = False
-    """Form each step while the one before it runs (``--async-scheduling``): a request that arrives
-    meanwhile waits for one step more, and the host's work (``overhead_s`` and ``per_sequence_s`` of
-    the step time) is hidden behind the accelerator's: a step takes the longer of the two."""
+    """Form each step while the one before it runs (``--async-scheduling``): a new request waits one
+    step more, and a step takes the longer of the host's work (``overhead_s``, ``per_sequence_s``
+    of the step time) and the accelerator's."""
     stream_interval: Count = 1
-    """Tokens per chunk of a streamed answer, after the first token, which goes at once."""
+    """Tokens per chunk of a streamed answer; the first token is sent alone."""
     cancel_frees: bool = True
-    """A request whose caller has left ends with the step; False = it is served to its end."""
+    """End a request with the step if its caller has left; False = serve it to its end."""
     reserved: tuple[Reservation, ...] = ()
-    """Places that some classes or priorities find free, beside those they share with all."""
+    """Places kept for some classes or priorities."""
     priority_preemption: bool = False
-    """With ``order: priority``, preempt running requests of lower priority (to be computed again)
-    for a waiting one that finds no place or no blocks. vLLM's V0 did so; V1 preempts only for
-    blocks that a running request needs, as happens here without it."""
+    """With ``order: priority``, preempt running requests of lower priority (and compute them again)
+    for a waiting one without a place or blocks, as vLLM's V0. False = preempt only for blocks
+    that a running request needs, as V1."""
     poison: Literal["alone", "batch"] = "alone"
-    """Who fails when a step meets a poisoned request: it alone, or all that the step holds."""
+    """What fails with a poisoned request: the request alone, or all requests of the step."""
     kv_layout: Literal["paged", "contiguous"] = "paged"
     contiguous: ContiguousKv = ContiguousKv()
-    """How KV is laid out with ``kv_layout: contiguous``; ``kv_blocks · block_size`` tokens."""
+    """Options of ``kv_layout: contiguous``, which holds ``kv_blocks · block_size`` tokens."""
     scheduler: Queue = Queue()
     step_time: StepTime = RooflineStep()
 
-    @model_validator(mode="after")
-    def _parts_agree(self) -> ContinuousBatching:
+    def _broken(self) -> Iterator[str]:
+        yield from self._parts_agree()
+        yield from self._budget_holds_a_prompt()
+
+    def _parts_agree(self) -> Iterator[str]:
         paged_only = {
             "prefix_caching": self.prefix_caching,
             "watermark": self.watermark > 0,
@@ -231,7 +229,7 @@ class ContinuousBatching(Part):
                     held := sum(r.kv_fraction for r in self.reserved),
                 )
                 >= 1,
-                "reserved: less than 1 in all, so that others find a place, got fraction "
+                "reserved: fractions that sum to less than 1, got fraction "
                 f"{kept:.6g}, kv_fraction {held:.6g}",
             ),
             *(
@@ -258,20 +256,15 @@ class ContinuousBatching(Part):
                 (wrong, f"{name} is of kv_layout paged, got contiguous")
                 for name, wrong in paged_only.items()
             ]
-        if told := "; ".join(text for wrong, text in clashes if wrong):
-            raise ValueError(told)
-        return self
+        yield from together(*clashes)
 
-    @model_validator(mode="after")
-    def _budget_holds_a_prompt(self) -> ContinuousBatching:
+    def _budget_holds_a_prompt(self) -> Iterator[str]:
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
-            msg = (
+            yield (
                 "without chunked_prefill, max_num_batched_tokens must be at least max_model_len "
                 f"({self.max_model_len}): {self.max_num_batched_tokens} is "
                 f"{self.max_model_len - self.max_num_batched_tokens} short"
             )
-            raise ValueError(msg)
-        return self
 
 
 class ServiceLaw(Part):
@@ -281,41 +274,38 @@ class ServiceLaw(Part):
     per_item_s: NonNegative = 0.0
     per_size_s: NonNegative = 0.0
     exponential: bool = False
-    """Draw each batch's time from an exponential law with this mean (for queueing checks)."""
+    """Draw each batch's time from an exponential law with this mean, for queueing checks."""
 
 
 class DynamicBatching(Part):
-    """Server-side batching by size and window, as in Triton.
+    """Batching by size and window, as in Triton.
 
-    A batch starts as soon as the replica is free and either ``max_batch_size`` requests wait or
-    the oldest has waited ``max_queue_delay_s``. The size of a request is its ``size``, else its
-    prompt tokens. Source: NVIDIA, "Triton Inference Server User Guide", section "Dynamic Batcher".
+    A batch starts when the replica is free and either ``max_batch_size`` requests wait or the
+    oldest has waited ``max_queue_delay_s``. The size of a request is its ``size``, else its prompt
+    tokens. Source: NVIDIA, "Triton Inference Server User Guide", section "Dynamic Batcher".
     """
 
     kind: Literal["dynamic"] = "dynamic"
     max_batch_size: Count = 8
     preferred_batch_sizes: tuple[Count, ...] = ()
-    """Sizes that are served at once, the largest that can be filled first; empty = only
-    ``max_batch_size``."""
+    """Sizes that start at once, the largest that can be filled first; empty = only the maximum."""
     max_queue_delay_s: Seconds = 0.0
     priority_levels: CountOrZero = 0
-    """Levels of priority, 1 first; 0 = one line, in the scheduler's order."""
+    """Levels of priority, 1 first; 0 = one queue in the scheduler's order."""
     default_priority_level: Count = 1
-    """Level of requests whose priority is none of 1 … ``priority_levels``."""
+    """Level of requests with a priority outside 1 … ``priority_levels``."""
     queue_policy: QueuePolicy = QueuePolicy()
-    """Limits of each level; the ``scheduler`` queue's hold over all levels."""
+    """Limits of each level, beside those of the ``scheduler`` queue over all levels."""
     level_policies: tuple[LevelPolicy, ...] = ()
-    """Levels with a policy of their own."""
+    """Policies of single levels, in place of ``queue_policy``."""
     cancel_frees: bool = True
-    """A waiting request whose caller has left is taken out; False = it is served all the same. A
-    batch that runs goes on with it in either case."""
+    """Drop a waiting request if its caller has left; False = serve it. A running batch goes on."""
     poison: Literal["alone", "batch"] = "alone"
-    """Who fails when a batch meets a poisoned request: it alone, or the whole batch."""
+    """What fails with a poisoned request: the request alone, or the whole batch."""
     scheduler: Queue = Queue()
     service: ServiceLaw
 
-    @model_validator(mode="after")
-    def _sizes_and_levels_exist(self) -> DynamicBatching:
+    def _broken(self) -> Iterator[str]:
         most, levels = self.max_batch_size, max(self.priority_levels, 1)
         stated = [policy.level for policy in self.level_policies]
         clashes = [
@@ -334,40 +324,38 @@ class DynamicBatching(Part):
             ),
             (len(set(stated)) < len(stated), "level_policies: one per level"),
         ]
-        if told := "; ".join(text for wrong, text in clashes if wrong):
-            raise ValueError(told)
-        return self
+        yield from together(*clashes)
 
     @property
     def has_levels(self) -> bool:
-        """Return whether requests wait in levels, or with a policy of their own."""
+        """Return whether requests wait in levels or under a policy."""
         policies = self.queue_policy != QueuePolicy() or self.level_policies
         return bool(self.priority_levels or policies)
 
 
 class StaticBatching(Part):
-    """Batches of whole requests, padded to the longest, for comparison with continuous batching.
+    """Batches of whole requests, padded to the longest: a baseline for continuous batching.
 
-    A batch starts as dynamic batches do; it ends when its longest answer does, and all its answers
-    go back then, in one piece. Source: Yu et al., "Orca", OSDI 2022, section 3.1.
+    A batch starts as a dynamic one does and ends with its longest answer; all answers are sent
+    then, whole. Source: Yu et al., "Orca", OSDI 2022, section 3.1.
     """
 
     kind: Literal["static"] = "static"
     max_batch_size: Count = 8
     max_queue_delay_s: Seconds = 0.0
     max_model_len: Count = 8192
-    """Longest prompt and answer; where the memory is known, it must hold ``max_batch_size``."""
+    """Longest prompt and answer; a known memory must hold ``max_batch_size`` of them."""
     gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
     cancel_frees: bool = True
-    """As in dynamic batching."""
+    """See dynamic batching."""
     poison: Literal["alone", "batch"] = "alone"
-    """As in dynamic batching."""
+    """See dynamic batching."""
     scheduler: Queue = Queue()
     step_time: StepTime = RooflineStep()
 
     @property
     def as_dynamic(self) -> DynamicBatching:
-        """Return how its batches are formed."""
+        """Return the dynamic batching that forms the same batches."""
         return DynamicBatching(
             max_batch_size=self.max_batch_size,
             max_queue_delay_s=self.max_queue_delay_s,
@@ -377,7 +365,7 @@ class StaticBatching(Part):
 
     @property
     def as_continuous(self) -> ContinuousBatching:
-        """Return the batching that takes the same memory and steps of the same time."""
+        """Return the continuous batching with the same memory and step time."""
         return ContinuousBatching(
             max_num_seqs=self.max_batch_size,
             max_num_batched_tokens=self.max_model_len,

@@ -1,4 +1,4 @@
-"""Where breakers can act: which rule stands in which pool, and what a rule may not name."""
+"""Where breakers can act, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def mistakes(
 def _strangers(
     breaker: Breaker, breakers: Collection[Breaker], served_by: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the classes of a rule of one pool that neither are served there nor passed on to it."""
+    """Yield the classes that a rule names but that never reach its pool."""
     when, passed_on = breaker.when, {a.to for b in breakers for a in b.then if isinstance(a, Route)}
     if breaker.pool is None or breaker.pool in passed_on:
         return

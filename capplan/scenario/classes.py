@@ -1,4 +1,4 @@
-"""Who asks and what they were promised: request classes, tenants, callers."""
+"""Request classes with their promises and laws, and tenants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.ending import UNSET, Ending, Limit
@@ -35,12 +35,11 @@ MostShare = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Promises(Part):
-    """What a class was promised. ``None`` is "no such promise", never "zero".
+    """The promises of a class; None = no such promise.
 
-    Latency promises (``e2e_s``, ``ttft_s``, ``tpot_s``) hold at ``quantile`` over all requests of
-    the class, a failure counting as +inf; the fractions hold over all its requests. A verdict on
-    any of them needs at least ``min_samples`` requests; where that is not stated, it is the
-    number that leaves ten samples beyond the quantile (see :meth:`samples_needed`).
+    Latencies (``e2e_s``, ``ttft_s``, ``tpot_s``) hold at ``quantile`` over all requests of the
+    class, a failure counting as +inf; fractions hold over all its requests. A verdict needs
+    ``min_samples`` requests; None = as many as :meth:`samples_needed`.
     """
 
     deadline_s: Annotated[PositiveSeconds | None, Affects.TRAFFIC] = None
@@ -66,10 +65,9 @@ class Promises(Part):
         yield Limit(field="deadline_s", reason="deadline", action=left or UNSET)
 
     def samples_needed(self) -> int:
-        """Return how many requests a verdict needs.
+        """Return how many requests a verdict needs: ten beyond the quantile, unless stated.
 
-        Ten observations beyond the quantile, the usual floor under which an empirical tail
-        quantile is decided by single requests.
+        With fewer, single requests decide an empirical tail quantile.
         Source: Law, "Simulation Modeling and Analysis", 5th ed., 2015, section 9.5.3.
 
         >>> Promises(quantile=0.99).samples_needed()
@@ -81,16 +79,16 @@ class Promises(Part):
 
 
 class FixedLength(Part):
-    """Every length the same. A conclusion drawn from it says nothing of other lengths."""
+    """A constant length; conclusions from it hold for no other."""
 
     kind: Literal["fixed"] = "fixed"
     tokens: Count
 
 
 class LognormalLength(Part):
-    """Log-normal length by its median and 95th percentile, rounded up, cut at ``max_tokens``.
+    """Log-normal length by its median and 95th percentile, rounded up.
 
-    A draw beyond ``max_tokens`` is drawn again, so no mass piles up at the limit.
+    A draw beyond ``max_tokens`` is drawn again.
     """
 
     kind: Literal["lognormal"] = "lognormal"
@@ -98,19 +96,16 @@ class LognormalLength(Part):
     p95_tokens: Count
     max_tokens: Count = 131_072
 
-    @model_validator(mode="after")
-    def _ordered(self) -> LognormalLength:
+    def _broken(self) -> Iterator[str]:
         if not self.p50_tokens <= self.p95_tokens <= self.max_tokens:
-            msg = "p50_tokens <= p95_tokens <= max_tokens must hold"
-            raise ValueError(msg)
-        return self
+            yield "p50_tokens <= p95_tokens <= max_tokens must hold"
 
 
 Length = Annotated[FixedLength | LognormalLength, Field(discriminator="kind")]
 
 
 class FixedSize(Part):
-    """Every request of the same size."""
+    """A constant size."""
 
     kind: Literal["fixed"] = "fixed"
     value: Positive
@@ -124,27 +119,21 @@ class LognormalSize(Part):
     p95: Positive
     max: Positive
 
-    @model_validator(mode="after")
-    def _ordered(self) -> LognormalSize:
+    def _broken(self) -> Iterator[str]:
         if not self.p50 <= self.p95 <= self.max:
-            msg = "p50 <= p95 <= max must hold"
-            raise ValueError(msg)
-        return self
+            yield "p50 <= p95 <= max must hold"
 
 
 class ChoiceSize(Part):
-    """One of a few sizes, each with a weight: image resolutions, numbers of neighbours."""
+    """One of a few sizes by weight, such as image resolutions."""
 
     kind: Literal["choice"] = "choice"
     values: Annotated[tuple[Positive, ...], Field(min_length=1)]
     weights: tuple[Positive, ...]
 
-    @model_validator(mode="after")
-    def _a_weight_each(self) -> ChoiceSize:
+    def _broken(self) -> Iterator[str]:
         if len(self.values) != len(self.weights):
-            msg = f"one weight per value, got {len(self.values)} and {len(self.weights)}"
-            raise ValueError(msg)
-        return self
+            yield f"one weight per value, got {len(self.values)} and {len(self.weights)}"
 
 
 Size = Annotated[FixedSize | LognormalSize | ChoiceSize, Field(discriminator="kind")]
@@ -159,22 +148,21 @@ class RequestClass(Part):
     name: Name
     owner: Owner = ""
     pool: Annotated[PoolName | None, Affects.SERVING] = None
-    """The pool that serves the class; None = the scenario's first."""
+    """Pool that serves the class; None = the first."""
     model: Annotated[Name | None, Affects.SERVING] = None
-    """Which of its pool's ``models`` it needs; None = the first."""
+    """One of its pool's ``models``; None = the first."""
     priority: int = 0
     """Lower is served first, as in vLLM's priority scheduling."""
     streaming: bool = True
     sheddable: Annotated[bool, Affects.SERVING] = False
-    """May be given up first when not everything can be served."""
+    """Whether it may be refused first under overload."""
     allows_degraded: Annotated[bool, Affects.JUDGING] = False
-    """Whether an answer that was cut, cheapened or rerouted by a breaker is a success."""
+    """Whether an answer that a breaker cut, cheapened or rerouted is a success."""
     promises: Annotated[Promises, Affects.JUDGING] = Promises()
     retry: Annotated[Retry, Affects.SERVING] = Retry()
     hedge: Annotated[Hedge | None, Affects.SERVING] = None
     poisoned_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
-    """Share of its requests on which an engine fails, as often as they are tried; see
-    ``pools[].batching.poison``."""
+    """Share of its requests that an engine fails on (``pools[].batching.poison``), at each try."""
     share: Annotated[Positive, WITHOUT_TRACE] = 1.0
     """Weight among the classes: of drawn requests, of the users of a closed loop, of ``mix``."""
     prompt_tokens: Annotated[Length, WITHOUT_TRACE] = LognormalLength(
@@ -183,43 +171,40 @@ class RequestClass(Part):
     output_tokens: Annotated[Length, WITHOUT_TRACE] = LognormalLength(
         p50_tokens=129, p95_tokens=451
     )
-    """Length laws for drawn traffic. Defaults: token quantiles of the Azure LLM inference trace
+    """Laws of the lengths. Defaults: token quantiles of the Azure LLM inference trace
     2023, conversation hour (Patel et al., "Splitwise", ISCA 2024, artefact data)."""
     length_correlation: Annotated[float, Field(ge=-1, le=1), WITHOUT_TRACE] = 0.0
-    """Correlation of the logarithms of prompt and output length in drawn traffic."""
+    """Correlation of the logarithms of prompt and output length."""
     prefix_tokens: Annotated[CountOrZero, WITHOUT_TRACE] = 0
-    """Length of a prefix that all requests of one tenant share, tokens."""
+    """Prefix that all requests of a tenant share, tokens."""
     cached_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
-    """Share of the prompt that a prefix-caching pool finds, where the trace has no ids of prefix
-    blocks; whole KV blocks, never the whole prompt."""
+    """Share of the prompt in a prefix cache, if the trace has no ids of prefix blocks; whole KV
+    blocks, never the whole prompt."""
     response_cached_fraction: Annotated[Fraction, Affects.SERVING] = 0.0
-    """Share of the requests that the gateway's response cache answers, where the trace has no ids
-    of prefix blocks."""
+    """Share of the requests that the response cache answers, if the trace has no such ids."""
     size: Size | None = None
-    """Size of a request that is not made of tokens, in the unit of its pool's service law (audio
-    seconds, megapixels, neighbours); None = its prompt tokens count."""
+    """Size of a request in the unit of its pool's service law (audio seconds, megapixels); None =
+    its prompt tokens."""
     demand: Annotated[Demand, Affects.SERVING] = Demand()
-    """What it takes of the host that its pool shares with others."""
+    """Load on the host of its pool."""
 
-    @model_validator(mode="after")
-    def _hedges_come_before_the_end(self) -> RequestClass:
+    def _broken(self) -> Iterator[str]:
         after_s = None if self.hedge is None else self.hedge.after_s
         ends_s = self.retry.attempt_timeout_s
         if after_s is not None and ends_s is not None and after_s >= ends_s:
-            msg = (
-                f"hedge.after_s: below retry.attempt_timeout_s {ends_s:g}, when the attempt is "
-                f"over and no hedge is sent, got {after_s:g}"
+            yield (
+                f"hedge.after_s: below retry.attempt_timeout_s {ends_s:g}, at which the attempt "
+                f"ends, got {after_s:g}"
             )
-            raise ValueError(msg)
-        return self
 
 
 class Tenant(Part):
-    """A customer or team: its share of each class's requests."""
+    """A customer or team."""
 
     name: Name
     share: Positive = 1.0
+    """Weight among the tenants of each class."""
     sent_share: Positive | None = None
-    """What it really sends, in drawn traffic; None = its share. More of it makes a noisy tenant."""
+    """Weight by which its requests are drawn; None = its share. More makes a noisy tenant."""
     classes: tuple[ClassName, ...] = ()
-    """The classes it uses; empty = all."""
+    """Classes it uses; empty = all."""

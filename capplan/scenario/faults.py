@@ -1,9 +1,9 @@
-"""Faults: what goes wrong, where, when and for how long.
+"""Faults: their kind, place, time and length.
 
-Each strikes once, at ``at_s``, or again and again: after an exponential time of operation with
-mean ``mtbf_s``, for an exponential time with mean ``mttr_s`` (or for its fixed time), drawn from a
-random stream of its own. The unit that fails (each replica, each node, the router, the load
-generator) is then in order for ``mtbf_s / (mtbf_s + mttr_s)`` of the time.
+A fault strikes once, at ``at_s``, or repeatedly: after an exponential time of operation with mean
+``mtbf_s``, for an exponential time with mean ``mttr_s`` (or its fixed time), from a random stream
+of its own. The unit that fails (a replica, a node, the router, the load generator) then works for
+``mtbf_s / (mtbf_s + mttr_s)`` of the time.
 Source: IEC 60050-192, "Dependability", 2015, 192-05-13 (mean operating time between failures);
 Barlow, Proschan, "Mathematical Theory of Reliability", 1965, chapter 3 (availability of an
 alternating renewal process). The exponential law is an assumption: constant hazard, no wear.
@@ -12,9 +12,10 @@ alternating renewal process). The exponential law is an assumption: constant haz
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from capplan.scenario.ending import Ending
 from capplan.scenario.part import (
@@ -30,44 +31,38 @@ from capplan.scenario.part import (
 )
 
 LEAST_MTBF_S = 1e-3
-"""Below it a unit that others keep from working would be looked at too often to get anywhere."""
+"""Shortest mean time between failures, s; below it, runs take too long."""
 
 
 class Occurrence(Part):
-    """When something goes wrong: once, or by a mean time between failures."""
+    """When a fault strikes: once, or by a mean time between failures."""
 
     fixed: ClassVar[str | None] = None
-    """The field that says for how long, where there is one."""
+    """Field that holds its fixed length; None = the kind has none."""
     changes_pace: ClassVar[bool] = False
     """Whether it changes the speed of running steps, which compiled steps cannot."""
 
     at_s: Seconds | None = None
-    """When it strikes, s; None = by ``mtbf_s``."""
+    """Start, s; None = by ``mtbf_s``."""
     mtbf_s: Annotated[float, Field(ge=LEAST_MTBF_S, allow_inf_nan=False)] | None = None
-    """Mean time of operation between two failures of the same unit, s."""
+    """Mean time of operation between two failures of a unit, s."""
     mttr_s: PositiveSeconds | None = None
-    """Mean time until it is over, s; None = the kind's own fixed time."""
+    """Mean length, s; None = the kind's fixed length."""
 
-    @model_validator(mode="after")
-    def _strikes_once_or_by_law(self) -> Occurrence:
+    def _broken(self) -> Iterator[str]:
         if (self.at_s is None) == (self.mtbf_s is None):
             both = "neither" if self.at_s is None else "both"
-            msg = f"at_s (once) or mtbf_s (again and again), got {both}"
-            raise ValueError(msg)
+            yield f"at_s (once) or mtbf_s (repeatedly), got {both}"
         if self.mttr_s is not None and self.mtbf_s is None:
-            msg = "mttr_s belongs to mtbf_s, got at_s"
-            raise ValueError(msg)
+            yield "mttr_s needs mtbf_s, got at_s"
         if self.mttr_s is not None and self.lasts_s is not None:
-            msg = f"mttr_s and {self.fixed} exclude each other"
-            raise ValueError(msg)
+            yield f"mttr_s and {self.fixed} exclude each other"
         if self.mtbf_s is not None and self.mttr_s is None and not self._ends_of_itself:
-            msg = f"mtbf_s needs mttr_s{f' or {self.fixed}' if self.fixed else ''}"
-            raise ValueError(msg)
-        return self
+            yield f"mtbf_s needs mttr_s{f' or {self.fixed}' if self.fixed else ''}"
 
     @property
     def lasts_s(self) -> float | None:
-        """Return the fixed time that it lasts, s; None = for good, or by ``mttr_s``."""
+        """Return its fixed length, s; None = forever, or by ``mttr_s``."""
         found: float | None = None if self.fixed is None else getattr(self, self.fixed)
         return found
 
@@ -77,46 +72,40 @@ class Occurrence(Part):
 
     @property
     def begins_s(self) -> float:
-        """Return when it first can strike, s."""
+        """Return its earliest start, s."""
         return 0.0 if self.at_s is None else self.at_s
 
     @property
     def ends_s(self) -> float:
-        """Return when it is over, s; inf = never, or not known beforehand."""
+        """Return its end, s; inf = never, or not known beforehand."""
         if self.at_s is None or self.lasts_s is None:
             return math.inf
         return self.at_s + self.lasts_s
 
     @property
     def last_change_s(self) -> float:
-        """Return when it struck or ended for the last time, s; 0 by ``mtbf_s``: it always may."""
+        """Return its last start or end, s; 0 by ``mtbf_s``, which has none."""
         return self.begins_s if math.isinf(self.ends_s) else self.ends_s
 
 
 class ReplicaFault(Occurrence):
-    """Something that strikes replicas of one pool: the first ``count`` in service, or by law any.
-
-    With ``mtbf_s`` every replica has failures of its own, independent of the others'.
-    """
+    """A fault of the first ``count`` replicas in service; with ``mtbf_s``, of each by itself."""
 
     pool: PoolName | None = None
     """None = the primary pool."""
     count: Count = 1
-    """How many it strikes at once."""
+    """Replicas that fail at once."""
 
-    @model_validator(mode="after")
-    def _each_has_its_own_failures(self) -> ReplicaFault:
+    def _broken(self) -> Iterator[str]:
+        yield from super()._broken()
         if self.mtbf_s is not None and self.count > 1:
-            msg = f"count belongs to at_s: by mtbf_s every replica fails alone, got {self.count}"
-            raise ValueError(msg)
-        return self
+            yield f"count: 1 with mtbf_s, by which each replica fails alone, got {self.count}"
 
 
 class Crash(ReplicaFault):
-    """Replicas of a pool stop; what they ran fails.
+    """Replicas stop, and their requests fail.
 
-    They return empty after ``down_s``, or later by what ``pools[].model_load`` takes; None = they
-    stay away.
+    They return empty ``down_s`` later, plus the time of ``pools[].model_load``; None = never.
     """
 
     fixed: ClassVar[str | None] = "down_s"
@@ -126,12 +115,11 @@ class Crash(ReplicaFault):
 
 
 class Hang(ReplicaFault):
-    """Replicas take requests and hold them, but nothing moves on.
+    """Replicas accept requests but make no progress.
 
-    Until they go on by themselves after ``for_s`` (None = never), where they stopped. A health
-    check that notices after ``detect_s`` takes them out of routing until then (None = there is
-    none); with ``restart_s`` it restarts them: what they hold fails, and they return empty
-    ``restart_s`` later (and after ``pools[].model_load``).
+    After ``for_s`` (None = never) they continue. A health check takes them out of routing after
+    ``detect_s`` (None = no check) and, with ``restart_s``, restarts them: their requests fail, and
+    they return empty ``restart_s`` later, plus the time of ``pools[].model_load``.
     """
 
     fixed: ClassVar[str | None] = "for_s"
@@ -142,12 +130,10 @@ class Hang(ReplicaFault):
     detect_s: Seconds | None = None
     restart_s: PositiveSeconds | None = None
 
-    @model_validator(mode="after")
-    def _who_restarts_has_noticed(self) -> Hang:
+    def _broken(self) -> Iterator[str]:
+        yield from super()._broken()
         if self.restart_s is not None and self.detect_s is None:
-            msg = "restart_s needs detect_s: nobody restarts what nobody notices"
-            raise ValueError(msg)
-        return self
+            yield "restart_s needs detect_s"
 
     @property
     def _ends_of_itself(self) -> bool:
@@ -155,7 +141,7 @@ class Hang(ReplicaFault):
 
     @property
     def ends_s(self) -> float:
-        """Return when it is over, s; inf = never, or not known beforehand."""
+        """Return its end, s; inf = never, or not known beforehand."""
         alone_s = super().ends_s
         if self.at_s is None or self.restart_s is None or self.detect_s is None:
             return alone_s
@@ -164,9 +150,9 @@ class Hang(ReplicaFault):
 
 
 class Slow(ReplicaFault):
-    """Every step or batch of some replicas takes ``factor`` times as long, for ``for_s``.
+    """Steps and batches of replicas take ``factor`` times as long, for ``for_s`` (None = forever).
 
-    None = for good. The running step slows down (or recovers) midway. Two at once multiply.
+    It applies to running steps midway. Factors of faults that overlap multiply.
     """
 
     fixed: ClassVar[str | None] = "for_s"
@@ -177,12 +163,11 @@ class Slow(ReplicaFault):
 
 
 class NodeLoss(Occurrence):
-    """A machine stops, and all replicas on it, of whatever pool; they return as after a crash.
+    """A machine stops with all its replicas, which return as after a crash.
 
-    The machine is a ``host`` that pools stand on; or number ``node`` (from 0) of those that a
-    ``pool`` fills with ``replicas_per_node`` of its replicas, in order; those that an autoscaler
-    brings fill the next. With ``mtbf_s`` and no ``node``, each of the pool's machines fails by
-    itself.
+    The machine is a ``host``, or number ``node`` (from 0) of those that a ``pool`` fills with
+    ``replicas_per_node`` replicas each, in order; new replicas of an autoscaler fill the next.
+    With ``mtbf_s`` and no ``node``, each machine of the pool fails by itself.
     """
 
     fixed: ClassVar[str | None] = "down_s"
@@ -190,42 +175,38 @@ class NodeLoss(Occurrence):
     host: HostName | None = None
     pool: PoolName | None = None
     node: CountOrZero | None = None
-    """None = the first, with ``mtbf_s`` each."""
+    """None = the first; with ``mtbf_s``, each."""
     down_s: PositiveSeconds | None = None
 
-    @model_validator(mode="after")
-    def _one_kind_of_machine(self) -> NodeLoss:
+    def _broken(self) -> Iterator[str]:
+        yield from super()._broken()
         if self.host is not None and (self.pool is not None or self.node is not None):
-            msg = "host excludes pool and node"
-            raise ValueError(msg)
-        return self
+            yield "host excludes pool and node"
 
 
 class ModelReload(Occurrence):
-    """Replicas of a pool load their model anew, at most ``max_unavailable`` at a time.
+    """A rolling reload of a pool's model, at most ``max_unavailable`` replicas at a time.
 
-    Each is taken out of routing, may finish what it holds for ``drain_s`` (what is left then
-    fails), and loads for ``load_s``; None = for as long as ``pools[].model_load`` takes.
+    A replica leaves routing, has ``drain_s`` to finish its requests (the rest fails), and loads
+    for ``load_s``; None = the time of ``pools[].model_load``.
     Source: Kubernetes, "Deployments", section "Rolling Update Deployment" (maxUnavailable), and
-    "Pod Lifecycle", section "Termination of Pods" (30 s grace), 2025; in place of its 25 % stands
-    one at a time.
+    "Pod Lifecycle", section "Termination of Pods" (30 s grace), 2025; here one
+    at a time in place of 25 %.
     """
 
     ending: ClassVar = Ending("reload", 502)
     kind: Literal["model_reload"] = "model_reload"
     pool: PoolName | None = None
     count: Count | None = None
-    """How many; None = all."""
+    """Replicas to reload; None = all."""
     max_unavailable: Count = 1
     drain_s: Seconds = 30.0
     load_s: PositiveSeconds | None = None
 
-    @model_validator(mode="after")
-    def _ends_with_the_load(self) -> ModelReload:
+    def _broken(self) -> Iterator[str]:
+        yield from super()._broken()
         if self.mttr_s is not None:
-            msg = "mttr_s: a reload lasts as long as its loads; state load_s"
-            raise ValueError(msg)
-        return self
+            yield "mttr_s: not allowed, state load_s"
 
     @property
     def _ends_of_itself(self) -> bool:
@@ -233,10 +214,9 @@ class ModelReload(Occurrence):
 
 
 class RouterBlind(Occurrence):
-    """The router of a pool sees neither load nor health for ``for_s``: its view stays as it was.
+    """The router of a pool gets no news of load or health for ``for_s``.
 
-    It goes on by that view: to whoever was least loaded then, and to replicas that have died
-    since, whose requests fail.
+    It routes by its last view, also to replicas that have failed since; their requests fail.
     Source: Mitzenmacher, "How Useful Is Old Information?", IEEE Transactions on Parallel and
     Distributed Systems 11(1), 2000: least-loaded routing by an old view herds.
     """
@@ -249,11 +229,11 @@ class RouterBlind(Occurrence):
 
 
 class GeneratorLimit(Occurrence):
-    """The load generator sends no more than ``rate_rps``, or has no more ``connections``.
+    """The load generator sends at most ``rate_rps``, over at most ``connections``.
 
-    What it cannot send waits in it, in the order of intended starts, from which all latencies
-    count; the delay is send lag. It is a limit of the test, not of the service. Connections are
-    those in use: attempts that were sent and are not over.
+    Requests wait in it in the order of their intended starts, from which latencies count; the
+    delay is send lag. It limits the test, not the service. A connection is in use while its
+    attempt lasts.
     """
 
     fixed: ClassVar[str | None] = "for_s"
@@ -262,12 +242,10 @@ class GeneratorLimit(Occurrence):
     connections: Count | None = None
     for_s: PositiveSeconds | None = None
 
-    @model_validator(mode="after")
-    def _limits_something(self) -> GeneratorLimit:
+    def _broken(self) -> Iterator[str]:
+        yield from super()._broken()
         if self.rate_rps is None and self.connections is None:
-            msg = "rate_rps or connections, got neither"
-            raise ValueError(msg)
-        return self
+            yield "rate_rps or connections: at least one of them"
 
 
 def _kind(value: Any) -> Any:

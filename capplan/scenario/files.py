@@ -1,4 +1,4 @@
-"""Scenario files: read with one clear error, vary by dotted path, write."""
+"""Scenario files: read, change by dotted path, write."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from capplan.schema import DataError
 
 
 def load_scenario(path: str | Path, *, values: Mapping[str, Any] | None = None) -> Scenario:
-    """Read a scenario from YAML (or JSON), with ``values`` set by dotted path first.
+    """Return the scenario of a YAML or JSON file, with ``values`` set by dotted path first.
 
-    ``path`` may also be the name of a bundled scenario, ``chat-service`` or
-    ``chat-service.yaml``. A relative ``traffic.trace`` counts from the file's folder, and so do the
-    paths of models, accelerators and kernel profiles that lie there.
+    ``path`` may be the name of a bundled scenario: ``chat-service``. Relative paths in the file
+    count from its folder.
     Raises :class:`DataError` naming file, field, rule and value.
     """
     file = find_scenario(path)
@@ -78,15 +77,15 @@ def validate(data: Mapping[str, Any], *, where: object, folder: Path | None = No
 
 
 def _date(value: Any) -> str:
-    """Return what YAML took for a date as it was written; TypeError for anything else."""
+    """Return a YAML date as text; TypeError for any other type."""
     if isinstance(value, date):
         return value.isoformat()
-    msg = f"texts, numbers, lists and mappings, got {type(value).__name__}"
+    msg = f"text, numbers, lists and mappings, got {type(value).__name__}"
     raise TypeError(msg)
 
 
 def write_scenario(scenario: Scenario) -> str:
-    """Return the scenario as YAML text that :func:`load_scenario` reads back to an equal one."""
+    """Return the scenario as YAML that :func:`load_scenario` reads back to an equal one."""
     from ruamel.yaml import YAML
 
     out = StringIO()
@@ -121,7 +120,7 @@ def _set(data: Any, keys: list[str], value: Any, *, where: object, path: str) ->
     if isinstance(data, list):
         key = _index(data, key, where=where, path=path)
     elif len(keys) == 1 and key in (data.get("origins") or ()):
-        # A value that is set anew is a promise of the one who sets it.
+        # A value that is set is a promise, whatever its origin was.
         changed["origins"] = {name: one for name, one in data["origins"].items() if name != key}
     inner = data[key] if isinstance(data, list) else data.get(key)
     rest = keys[1:]
@@ -153,7 +152,7 @@ def find_scenario(path: str | Path) -> Path:
 
 
 def _data_error(err: ValidationError, data: Any, where: object) -> DataError:
-    first, *others = _told_once(err.errors(include_url=False))
+    first, *others = _without_consequences(err.errors(include_url=False))
     lines = [f"{_field(e['loc'], data)}: {_rule(e)}" for e in others[:5]]
     more = f" (and {len(others)} more: {'; '.join(lines)})" if others else ""
     return DataError(
@@ -165,18 +164,18 @@ def _data_error(err: ValidationError, data: Any, where: object) -> DataError:
 
 
 def _shows_value(error: Any) -> bool:
-    """Return whether the value adds to the rule: a whole part does not, if the rule says it."""
-    told = isinstance(error["input"], dict) and ", got " in error["msg"]
-    return error["type"] != "missing" and bool(error["loc"]) and not told
+    """Return whether the error shows the value: not a whole part if the rule names what it got."""
+    is_named = isinstance(error["input"], dict) and ", got " in error["msg"]
+    return error["type"] != "missing" and bool(error["loc"]) and not is_named
 
 
 def _is_tag(part: int | str, data: Any) -> bool:
-    """Return whether the last part of an error's path is no field: the kind of what is in error."""
+    """Return whether the last part of an error's path is the tag of a union, not a field."""
     return part == NUMBER or (isinstance(data, dict) and data.get("kind") == part)
 
 
-def _told_once(errors: list[Any]) -> list[Any]:
-    """Leave out "too short" for a list that is only short because its entries are in error."""
+def _without_consequences(errors: list[Any]) -> list[Any]:
+    """Leave out "too short" for a list whose entries are in error."""
     return [
         e
         for e in errors
@@ -193,15 +192,15 @@ def _rule(error: Any) -> str:
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"unknown field (capplan schema lists the known ones{hint})"
     if error["type"] == "union_tag_not_found":
-        return f"a field {error['ctx']['discriminator']}, which says what it is"
+        return f"a field {error['ctx']['discriminator']}"
     if error["type"] == "union_tag_invalid":
-        return f"a {error['ctx']['discriminator']} of {error['ctx']['expected_tags']}"
+        return f"{error['ctx']['discriminator']} one of {error['ctx']['expected_tags']}"
     text = str(error["msg"]).removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
 
 def _field(loc: tuple[int | str, ...], data: Any) -> str:
-    """Return the dotted path of an error; entries by name, union tags left out."""
+    """Return the dotted path of an error: entries by name, without tags of unions."""
     path: list[str] = []
     for i, part in enumerate(loc):
         inside = isinstance(data, dict) and part in data

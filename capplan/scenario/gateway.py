@@ -25,13 +25,7 @@ from capplan.scenario.part import (
     TenantName,
     is_derived,
 )
-from capplan.scenario.rate_limits import (
-    Allowance,
-    Meter,
-    RequestLimit,
-    RetryBudget,
-    TokenLimit,
-)
+from capplan.scenario.rate_limits import Allowance, Meter, RequestLimit, RetryBudget, TokenLimit
 
 
 class ResponseCache(Part):

@@ -1,25 +1,24 @@
-"""Hosts that pools share, and what a request of each class takes of them."""
+"""Hosts that pools share, and the load of a request class on them."""
 
 from __future__ import annotations
 
 from capplan.scenario.part import Name, NonNegative, Owner, Part, Positive
 
 RATES = ("compute_units", "io_bytes_per_s", "network_bytes_per_s")
-"""Resources shared by time: too much demand makes everything that uses them slower."""
+"""Resources shared by time: overload slows down all their users."""
 SPACES = ("accelerator_memory_bytes", "host_memory_bytes")
-"""Resources shared by space: too much demand does not fit at all."""
+"""Resources shared by space: overload is an error."""
 
 
 class Demand(Part):
-    """What a class takes of the host it is served on.
+    """The load of a class on the host that serves it.
 
-    Rates are those of *one request while it is in service*, at full speed; requests of a batch
-    add up. Memory is held by *each replica* of the class's pool from the start (weights, index,
-    workspace), whether anything runs or not.
+    Rates are of *one request in service* at full speed; requests of a batch add up. Memory is of
+    *each replica* of the pool, from its start (weights, index, workspace).
     """
 
     compute_units: NonNegative = 0.0
-    """Of whatever the host's ``compute_units`` count: cores, accelerators, or shares of them."""
+    """In the unit of the host's ``compute_units``: cores, accelerators, or shares of them."""
     io_bytes_per_s: NonNegative = 0.0
     network_bytes_per_s: NonNegative = 0.0
     accelerator_memory_bytes: NonNegative = 0.0
@@ -27,11 +26,10 @@ class Demand(Part):
 
 
 class Host(Part):
-    """A machine that several pools share; a capacity of None is not a limit.
+    """A machine that several pools share; None = no limit.
 
-    While the requests in service demand more of a rate than there is, all who use that resource
-    are served at capacity / demand of their speed (processor sharing); who uses several gets the
-    worst of them.
+    While requests in service demand more of a rate than its capacity, all users of it run at
+    capacity / demand of their speed (processor sharing); users of several rates at the least.
     """
 
     name: Name

@@ -1,11 +1,11 @@
-"""The layers in front of a pool: their owners, queue orders, limits, and shares of the budget."""
+"""The layers in front of a pool: owners, queue orders, limits, shares of the budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.ending import Ending, Limit
 from capplan.scenario.part import (
@@ -30,21 +30,21 @@ Order = Literal[
 
 
 class FairShare(Part):
-    """How ``order: weighted_fair`` shares the service, by start-time fair queueing.
+    """Start-time fair queueing, for ``order: weighted_fair``.
 
-    Each tenant, class, or tenant's class (``by``) is a flow. A flow's next request starts where
-    its last one finished in virtual time, each ``cost / weight`` long; the earliest start is served
-    next. Two flows that both have somebody waiting get service in the ratio of their weights,
-    within one request of each (Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM
-    1996, theorem 1). A request that leaves unserved costs its flow nothing.
+    Each tenant, class, or class of a tenant (``by``) is a flow. A request of a flow starts where
+    the one before it finished in virtual time, each ``cost / weight`` long; the earliest start is
+    served next. Two backlogged flows are served in the ratio of their weights, within one request
+    of each (Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM
+    1996, theorem 1). A request that leaves unserved costs nothing.
     """
 
     by: Literal["tenant", "class", "tenant_and_class"] = "tenant"
-    """``tenant_and_class``: each class of a tenant is a flow, with the product of both weights."""
+    """The flow; ``tenant_and_class`` has the product of both weights."""
     cost: Literal["requests", "prompt_tokens", "tokens"] = "tokens"
-    """What is shared. ``tokens`` are those of the prompt and of the answer, as if its length were
-    known on arrival; an engine that does not know it charges while it decodes (Sheng et al.,
-    "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2)."""
+    """The shared quantity. ``tokens`` are those of prompt and answer, as if known on arrival; an
+    engine charges while it decodes (Sheng et al., "Fairness in Serving Large Language Models",
+    OSDI 2024, algorithm 2)."""
     tenants: dict[TenantName, Positive] = Field(default_factory=dict)
     """Weights of tenants, by name; 1 where none is stated."""
     classes: dict[ClassName, Positive] = Field(default_factory=dict)
@@ -52,34 +52,29 @@ class FairShare(Part):
 
 
 class LengthBuckets(Part):
-    """How ``order: length_buckets`` sorts prompts by length; in a bucket, by arrival.
+    """Buckets of prompt lengths, for ``order: length_buckets``; in a bucket, by arrival.
 
-    A bucket holds prompts of at most its bound, and more than that of the bucket before; one more
-    holds those above all bounds.
+    A bucket holds prompts up to its bound; one more holds those above all bounds.
     """
 
     bounds_tokens: tuple[Count, ...] = (256, 1024, 4096)
     turn: Literal["round_robin", "shortest_first"] = "round_robin"
-    """One request of each bucket in turn, or all of the shorter buckets first."""
+    """One request of each bucket in turn, or shorter buckets first."""
 
-    @model_validator(mode="after")
-    def _bounds_rise(self) -> LengthBuckets:
+    def _broken(self) -> Iterator[str]:
         bounds = self.bounds_tokens
         if not bounds or list(bounds) != sorted(set(bounds)):
-            msg = f"bounds_tokens: at least one, rising, got {list(bounds)}"
-            raise ValueError(msg)
-        return self
+            yield f"bounds_tokens: at least one, rising, got {list(bounds)}"
 
 
 class Network(Part):
-    """Time between caller and gateway, one way, and what a new connection costs.
+    """The network between callers and gateway.
 
-    ``handshake_s`` passes before a request can be sent on a new connection. Over TCP with TLS 1.3
-    it is two round trips, 4 × ``one_way_s`` (one each: RFC 9293, "Transmission Control Protocol",
+    A new connection takes ``handshake_s`` before its first request: over TCP with TLS 1.3 two
+    round trips, 4 × ``one_way_s`` (one each: RFC 9293, "Transmission Control Protocol",
     2022, section 3.5; RFC 8446, "TLS 1.3", 2018, section 2); with QUIC one (RFC 9001, 2021).
-    ``fresh`` connections are opened by every attempt. ``long_lived`` ones are opened once by each
-    user of a closed loop, or for each session of a trace, and kept; requests of no session find
-    them open.
+    Each attempt opens a ``fresh`` connection; each user of a closed loop or session of a trace
+    opens one ``long_lived`` connection. Requests without a session find theirs open.
     """
 
     owner: Owner = ""
@@ -103,15 +98,13 @@ class Queue(Part):
     length: Derivable[CountOrZero | None] = None
     wait_limit_s: Derivable[PositiveSeconds | None] = None
     order: Order = "fifo"
-    """Who is served next, ties by arrival: ``fifo``; ``priority`` (lower first);
-    ``weighted_fair`` (see ``fair``); ``earliest_deadline`` of the caller, those without one last;
-    ``shortest_prompt``; ``length_buckets`` (see ``buckets``)."""
+    """``fifo``; ``priority`` (lower first); ``weighted_fair`` (see ``fair``); ``earliest_deadline``
+    (none last); ``shortest_prompt``; ``length_buckets`` (see ``buckets``). Ties go by arrival."""
     fair: FairShare = FairShare()
     buckets: LengthBuckets = LengthBuckets()
     ageing_per_s: NonNegative = 0.0
-    """How much is taken off the rank of who waits, per second: levels of priority, tokens of the
-    shortest prompt, buckets served shortest first. Against starvation: who came a second later
-    must be better by this much to go first. 0 = no ageing."""
+    """Reduction of a waiting request's rank per second, against starvation: of its priority, its
+    prompt tokens, or its bucket. 0 = no ageing."""
     status: Literal[429, 503] = 503
     retry_after_s: Derivable[Seconds] = 1.0
 
@@ -124,26 +117,24 @@ class Queue(Part):
         waited = "" if wait_s is None else f"ends a wait of {_number(wait_s)} s"
         yield self.waited.at("wait_limit_s", waited, owner=self.owner)
 
-    @model_validator(mode="after")
-    def _ageing_has_a_rank(self) -> Queue:
+    def _broken(self) -> Iterator[str]:
+        yield from self._ageing_has_a_rank()
+        yield from self._what_is_stated_acts()
+
+    def _ageing_has_a_rank(self) -> Iterator[str]:
         ranked = self.order in {"priority", "shortest_prompt"} or (
             self.order == "length_buckets" and self.buckets.turn == "shortest_first"
         )
         if self.ageing_per_s and not ranked:
-            msg = (
-                "ageing_per_s is of order priority, shortest_prompt and length_buckets shortest "
+            yield (
+                "ageing_per_s: needs order priority, shortest_prompt or length_buckets shortest "
                 f"first, got {self.order}"
             )
-            raise ValueError(msg)
-        return self
 
-    @model_validator(mode="after")
-    def _what_is_stated_acts(self) -> Queue:
+    def _what_is_stated_acts(self) -> Iterator[str]:
         for field, order in (("fair", "weighted_fair"), ("buckets", "length_buckets")):
             if field in self.model_fields_set and self.order != order:
-                msg = f"{field} is of order {order}, got {self.order}"
-                raise ValueError(msg)
-        return self
+                yield f"{field}: needs order {order}, got {self.order}"
 
 
 def _number(value: float | str) -> str:
@@ -152,12 +143,12 @@ def _number(value: float | str) -> str:
 
 
 class Router(Part):
-    """Which replica gets the next request, and how many one replica may hold.
+    """Which replica gets the next request, and how many a replica may hold.
 
-    ``max_in_flight`` None passes every request on at once: all waiting then happens in the
-    replicas' scheduler queues and the service queue protects nothing. ``model_resident`` takes
-    the least loaded of the replicas that hold the request's model, else of all. ``prefix_aware``
-    takes who holds the longest prefix of the prompt, unless the loads are too far apart.
+    ``max_in_flight`` None passes all requests on at once, so that they wait in the replicas'
+    scheduler queues alone. ``model_resident`` prefers replicas that hold the request's model,
+    ``prefix_aware`` the replica with the longest prefix of the prompt, unless loads differ too
+    much; ties go to the least loaded.
     """
 
     policy: Literal[
@@ -165,12 +156,12 @@ class Router(Part):
     ] = "least_in_flight"
     max_in_flight: Derivable[Count | None] = None
     prefix_threshold_fraction: Fraction = 0.3
-    """Share of the prompt that must be found for ``prefix_aware`` to go by it; else the least
-    loaded is taken. Default of SGLang's router (``cache_threshold``), as are those below."""
+    """Least share of the prompt that ``prefix_aware`` follows. Defaults, here and below: SGLang's
+    router (``cache_threshold``)."""
     balance_abs_threshold: CountOrZero = 64
-    """Loads are too far apart when the busiest holds more than this above the idlest, …"""
+    """Loads differ too much if the busiest replica holds this many more than the idlest, …"""
     balance_rel_threshold: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
-    """… and more than this many times as many; then the least loaded is taken."""
+    """… and this many times as many."""
 
 
 class Weights(Part):
@@ -181,20 +172,16 @@ class Weights(Part):
     scheduler_queue: NonNegative = 1.0
     batch_window: NonNegative = 1.0
 
-    @model_validator(mode="after")
-    def _some_weight(self) -> Weights:
+    def _broken(self) -> Iterator[str]:
         if self.gateway_queue + self.service_queue + self.scheduler_queue + self.batch_window <= 0:
-            msg = "at least one weight must be positive"
-            raise ValueError(msg)
-        return self
+            yield "at least one weight must be positive"
 
 
 class BudgetRule(Part):
-    """The stated rule: ``equal``, ``weights``, or ``proportional``.
+    """How the time to wait is divided: ``equal``, by ``weights``, or ``proportional``.
 
-    ``proportional`` gives the batch window what the batching needs (one step, or the queue delay)
-    and divides the rest by ``weights``. Service times are taken at these quantiles of the class's
-    lengths.
+    ``proportional`` gives the batch window its need (one step, or the queue delay) and divides the
+    rest by ``weights``. Service times are those at these quantiles of the lengths.
     """
 
     rule: Literal["equal", "proportional", "weights"] = "proportional"

@@ -1,7 +1,6 @@
-"""The names of what a rule can read while a run goes on: levels, rates and latencies.
+"""Names of the metrics that breakers and autoscalers read.
 
-A rule is a breaker or an autoscaler. What each name means, and of what it can be read, is said in
-:mod:`capplan.simulation.metrics`.
+:mod:`capplan.simulation.metrics` defines them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LevelName = Literal[
     "fragmentation_fraction",
     "up",
 ]
-"""What holds at an instant."""
+"""Values at an instant."""
 
 RateName = Literal[
     "busy_fraction",
@@ -28,27 +27,25 @@ RateName = Literal[
     "refused_rps",
     "preemptions_per_s",
 ]
-"""What happened between two readings, per second."""
+"""Values per second, between two readings."""
 
 LatencyName = Literal["ttft_s", "e2e_s", "tpot_s"]
-"""What the callers of the last seconds saw, at a quantile."""
+"""Quantiles over the attempts of the last seconds."""
 
 MetricName = Literal[LevelName, RateName, LatencyName]
-"""Anything that a rule can read."""
 
 LEVELS: tuple[str, ...] = get_args(LevelName)
 RATES: tuple[str, ...] = get_args(RateName)
 LATENCIES: tuple[str, ...] = get_args(LatencyName)
 OF_GATEWAY: tuple[str, ...] = ("queue_length", "in_flight", "refused_rps")
-"""Those that can be read of the gateway too, not only of a pool."""
+"""Metrics of the gateway as well as of a pool."""
 
 MOST_SAMPLES = 10_000
-"""Attempts that a window of latencies remembers: a hundred beyond the 99th percentile, and cheap to
-sort."""
+"""Attempts that a window of latencies keeps: a hundred beyond the 99th percentile."""
 
 
 def samples_needed(quantile: float, min_samples: int | None = None) -> int:
-    """Return how many attempts a quantile needs: as told, or as many as leave one beyond it.
+    """Return how many attempts a quantile needs: one beyond it, unless stated.
 
     >>> samples_needed(0.99), samples_needed(0.99, 20)
     (100, 20)
@@ -57,11 +54,11 @@ def samples_needed(quantile: float, min_samples: int | None = None) -> int:
 
 
 def check_samples(quantile: float, min_samples: int | None = None) -> None:
-    """Raise ValueError where a quantile would never be known: more than are remembered."""
+    """Raise ValueError if a quantile needs more attempts than a window keeps."""
     if (needed := samples_needed(quantile, min_samples)) > MOST_SAMPLES:
         field, value = ("min_samples", min_samples) if min_samples else ("quantile", quantile)
         msg = (
-            f"{field}: {MOST_SAMPLES:,} attempts are remembered, and {needed:,} would be needed: "
-            f"it would never be known, got {value}"
+            f"{field}: needs at most the {MOST_SAMPLES:,} attempts that a window keeps, not "
+            f"{needed:,}, got {value}"
         )
         raise ValueError(msg)

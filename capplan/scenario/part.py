@@ -1,11 +1,12 @@
-"""The base of everything that is configured from a file: types of fields, and what each affects."""
+"""The base of all parts of a scenario: types of fields, and what a field affects."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +16,7 @@ from pydantic import (
     Field,
     Tag,
     ValidationInfo,
+    model_validator,
 )
 
 LEAST = 1e-300
@@ -117,10 +119,24 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    def model_post_init(self, context: Any, /) -> None:
-        """Count the kind of a part as stated, so that values written out name it."""
+    def _broken(self) -> Iterator[str]:
+        """Yield the rules between fields that are broken; the first is the error."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        """Check the rules, and count a kind as stated, so that values written out name it."""
+        if (rule := next(self._broken(), None)) is not None:
+            raise ValueError(rule)
         if "kind" in type(self).model_fields:
             self.model_fields_set.add("kind")
+        return self
+
+
+def together(*rules: tuple[bool, str]) -> Iterator[str]:
+    """Yield the texts of all broken rules as one; each rule is whether it is broken, and a text."""
+    if text := "; ".join(text for is_broken, text in rules if is_broken):
+        yield text
 
 
 def part_classes() -> list[type[Part]]:

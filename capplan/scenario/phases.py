@@ -1,9 +1,9 @@
-"""The phase of the load that a moment lies in, by the plan alone; figures are told apart by it.
+"""The phase of the planned load at each moment, by which figures are grouped.
 
 ============ =====================================================================================
 shape        phases
 ============ =====================================================================================
-replay       ``recorded``: what stands in the trace is not planned
+replay       ``recorded``
 steady       ``steady``
 step         ``level 1``, ``level 2`` and so on, ``ramp`` between them
 ramp         ``ramp``, then ``steady``
@@ -157,8 +157,9 @@ def _parts(shape: Sequence, time_s: Floats) -> Labels:
 def _joined(shape: Sum, time_s: Floats) -> Labels:
     import numpy as np
 
-    told = [_phases(part, time_s) for part in shape.parts]
+    labels = [_phases(part, time_s) for part in shape.parts]
     joined = [
-        " + ".join(p for p in phases if p != STEADY) or STEADY for phases in zip(*told, strict=True)
+        " + ".join(p for p in phases if p != STEADY) or STEADY
+        for phases in zip(*labels, strict=True)
     ]
     return np.array(joined, dtype=object)

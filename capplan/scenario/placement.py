@@ -11,7 +11,7 @@ from capplan.scenario.pools import Pool
 
 
 def replicas_on(host: str, pool: Pool) -> int:
-    """Return how many replicas of a pool can stand on a host: replica i on the i-th, in turn."""
+    """Return how many replicas of a pool can stand on a host: replica i on the i-th in turn."""
     if not pool.hosts:
         return 0
     return sum(pool.hosts[i % len(pool.hosts)] == host for i in range(pool.most_replicas))
@@ -20,9 +20,9 @@ def replicas_on(host: str, pool: Pool) -> int:
 def overfull(
     host: Host, served: Iterable[tuple[RequestClass, Pool]]
 ) -> tuple[str, float, float] | None:
-    """Return the first memory that does not hold what stands on a host, the demand and capacity.
+    """Return the first memory of a host that is too small, with demand and capacity, or None.
 
-    ``served`` pairs each class with its pool. None = everything fits.
+    ``served`` pairs each class with its pool.
     """
     pairs = [(c.demand, replicas_on(host.name, pool)) for c, pool in served]
     for space in SPACES:
@@ -34,7 +34,7 @@ def overfull(
 
 
 def load_rate_bytes_per_s(pool: Pool, host: Host | None) -> float | None:
-    """Return how fast a replica loads when nobody else does, bytes/s; None = nothing says."""
+    """Return how fast a replica loads alone, bytes/s; None = unknown."""
     if pool.load_bandwidth_bytes_per_s is not None:
         return pool.load_bandwidth_bytes_per_s * pool.accelerators_per_replica
     if pool.model_load is None or host is None:
@@ -44,7 +44,7 @@ def load_rate_bytes_per_s(pool: Pool, host: Host | None) -> float | None:
 
 
 def without_rate(pools: tuple[Pool, ...], hosts: Mapping[str, Host]) -> str | None:
-    """Return the first pool whose model load has no bandwidth, by name; None if there is none."""
+    """Return the name of the first pool whose model load has no bandwidth; None = there is none."""
     for pool in pools:
         stands_on: list[Host | None] = [hosts[name] for name in pool.hosts] or [None]
         if pool.model_load and any(load_rate_bytes_per_s(pool, h) is None for h in stands_on):
@@ -53,14 +53,14 @@ def without_rate(pools: tuple[Pool, ...], hosts: Mapping[str, Host]) -> str | No
 
 
 def nodes_of(pool: Pool) -> list[range]:
-    """Return the replicas on each machine of a pool, by ``replicas_per_node``."""
+    """Return the replicas on each node of a pool."""
     per_node = pool.replicas_per_node or pool.replicas
     starts = range(0, pool.replicas, per_node)
     return [range(first, min(first + per_node, pool.replicas)) for first in starts]
 
 
 def misplaced(fault: Occurrence, pool: Pool) -> str | None:
-    """Return what a fault asks of its pool that is not there; None = nothing."""
+    """Return what a fault needs and its pool lacks; None = nothing."""
     if isinstance(fault, ModelReload) and fault.load_s is None and pool.model_load is None:
         return f"model_reload needs load_s, or model_load of pool {pool.name}"
     if not isinstance(fault, NodeLoss) or fault.host is not None:

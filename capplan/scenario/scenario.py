@@ -1,4 +1,4 @@
-"""A scenario: one question to the model, its parts, and what they refer to by name."""
+"""A scenario and the rules between its parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.autoscaling import ResourcePool
 from capplan.scenario.breaker_rules import mistakes, placements
@@ -27,7 +27,7 @@ from capplan.scenario.traffic import Traffic
 
 
 class Scenario(Part):
-    """One question to the model: who asks, through which layers, served by which pools.
+    """One question to the model: traffic, layers, pools, faults, promises.
 
     ``requests`` caps the number of requests drawn. ``replicas`` is a shorthand for the replicas
     of the primary pool (that of the default class).
@@ -38,11 +38,11 @@ class Scenario(Part):
     requests: Annotated[Count | None, Affects.TRAFFIC] = None
     replicas: Annotated[Count | None, Affects.SERVING] = None
     warmup_s: Annotated[Seconds, Affects.JUDGING] = 0.0
-    """Requests that start earlier are simulated but not judged, s."""
+    """Requests that start earlier are not judged, s."""
     drain_s: Annotated[Seconds, Affects.JUDGING] = 600.0
-    """How long after the last arrival the run waits for what is in flight, s."""
+    """Time after the last arrival for requests in flight, s."""
     default_class: Annotated[ClassName | None, Affects.TRAFFIC] = None
-    """Class of requests whose trace names none; None = the first class."""
+    """Class of requests without one; None = the first."""
     classes: Annotated[tuple[RequestClass, ...], Field(min_length=1), Affects.TRAFFIC]
     tenants: Annotated[tuple[Tenant, ...], Affects.TRAFFIC] = (Tenant(name="all"),)
     traffic: Annotated[Traffic, Affects.TRAFFIC]
@@ -50,27 +50,32 @@ class Scenario(Part):
     gateway: Annotated[Gateway, Affects.SERVING] = Gateway()
     pools: Annotated[tuple[Pool, ...], Field(min_length=1), Affects.SERVING]
     resource_pools: Annotated[tuple[ResourcePool, ...], Affects.SERVING] = ()
-    """Accelerators that pools share; see ``pools[].resource_pool``."""
+    """Accelerators that pools share (``pools[].resource_pool``)."""
     hosts: Annotated[tuple[Host, ...], Affects.SERVING] = ()
-    """Machines that pools share; see ``pools[].hosts`` and ``classes[].demand``."""
+    """Machines that pools share (``pools[].hosts``, ``classes[].demand``)."""
     faults: Annotated[tuple[Fault, ...], Affects.SERVING] = ()
     breakers: Annotated[tuple[Breaker, ...], Affects.SERVING] = ()
-    """Protective rules. A file may name bundled ones: ``tiered-default``."""
+    """Protective rules; a file may name bundled ones: ``tiered-default``."""
     derived: Annotated[tuple[str, ...], Affects.DESCRIBING] = ()
-    """Fields whose number the wait budget derived, by dotted path, once it has."""
+    """Fields whose number the wait budget has derived, by dotted path."""
     budget: Annotated[BudgetRule, Affects.JUDGING] = BudgetRule()
     stages: Annotated[StagePlan, Affects.JUDGING] = StagePlan()
 
-    @model_validator(mode="after")
-    def _names_exist_once(self) -> Scenario:
+    def _broken(self) -> Iterator[str]:
+        yield from self._names_exist_once()
+        yield from self._hosts_hold_their_replicas()
+        yield from self._faults_and_loads_are_placed()
+        yield from self._resource_pools_hold_their_start()
+        yield from self._breakers_can_act()
+        yield from self._users_without_think_time_are_limited()
+
+    def _names_exist_once(self) -> Iterator[str]:
         if self.replicas is not None:
-            msg = "replicas is a shorthand of files and --set; set pools[].replicas"
-            raise ValueError(msg)
+            yield "replicas: a shorthand of files and --set, use pools[].replicas"
         for field in ("classes", "tenants", "pools", "hosts", "breakers", "resource_pools"):
             names = Counter(part.name for part in getattr(self, field))
             if twice := sorted(name for name, n in names.items() if n > 1):
-                msg = f"{field}: names must differ, {', '.join(twice)} stands more than once"
-                raise ValueError(msg)
+                yield f"{field}: names must differ, got {', '.join(twice)} more than once"
         for path, declared, value in walk(self):
             if value and (entries := refers_to(declared)):
                 known = [part.name for part in getattr(self, entries)]
@@ -80,75 +85,57 @@ class Scenario(Part):
             if c.model is not None:
                 models = [m.name for m in self.pool_of(c.name).models]
                 _check_known(f"classes.{c.name}.model", c.model, models)
-        return self
 
-    @model_validator(mode="after")
-    def _hosts_hold_what_stands_on_them(self) -> Scenario:
+    def _hosts_hold_their_replicas(self) -> Iterator[str]:
         pairs = [(c, self.pool_of(c.name)) for c in self.classes]
         for host in self.hosts:
             if found := overfull(host, pairs):
                 space, demand, capacity = found
-                msg = (
+                yield (
                     f"hosts.{host.name}.{space}: holds {capacity:.6g}, and the replicas on it "
                     f"need {demand:.6g}: {demand - capacity:.6g} too much"
                 )
-                raise ValueError(msg)
-        return self
 
-    @model_validator(mode="after")
-    def _faults_and_loads_know_where_they_are(self) -> Scenario:
+    def _faults_and_loads_are_placed(self) -> Iterator[str]:
         hosts = {host.name: host for host in self.hosts}
         if name := without_rate(self.pools, hosts):
-            msg = (
+            yield (
                 f"pools.{name}.model_load: needs the pool's load_bandwidth_bytes_per_s, or hosts "
-                "that state the rates it is over"
+                "that state their rates"
             )
-            raise ValueError(msg)
         for index, fault in enumerate(self.faults):
             if not isinstance(fault, GeneratorLimit) and (
-                told := misplaced(fault, self.pool(fault.pool))
+                rule := misplaced(fault, self.pool(fault.pool))
             ):
-                msg = f"faults.{index}: {told}"
-                raise ValueError(msg)
-        return self
+                yield f"faults.{index}: {rule}"
 
-    @model_validator(mode="after")
-    def _resource_pools_hold_what_begins_there(self) -> Scenario:
+    def _resource_pools_hold_their_start(self) -> Iterator[str]:
         for shared in self.resource_pools:
             own = [p for p in self.pools if p.resource_pool == shared.name]
             need = sum(p.accelerators_at_start for p in own)
             if need > shared.accelerators:
-                msg = (
+                yield (
                     f"resource_pools.{shared.name}.accelerators: holds {shared.accelerators}, and "
-                    f"the replicas that begin there need {need}"
+                    f"the replicas at the start need {need}"
                 )
-                raise ValueError(msg)
-        return self
 
-    @model_validator(mode="after")
-    def _breakers_act_where_they_can(self) -> Scenario:
+    def _breakers_can_act(self) -> Iterator[str]:
         pools = {pool.name: pool for pool in self.pools}
         served_by = {c.name: self.pool_of(c.name).name for c in self.classes}
-        told = mistakes(self.breakers, pools, self.classes, served_by)
-        if first := next(told, None):
-            raise ValueError(first)
-        return self
+        yield from mistakes(self.breakers, pools, self.classes, served_by)
 
-    @model_validator(mode="after")
-    def _users_without_pause_come_to_an_end(self) -> Scenario:
+    def _users_without_think_time_are_limited(self) -> Iterator[str]:
         shape = self.traffic.shape
         if isinstance(shape, ClosedLoop) and shape.mean_think_s == 0 and self.requests is None:
-            msg = "requests: needed for users without think time, who would send without end"
-            raise ValueError(msg)
-        return self
+            yield "requests: needed for users without think time"
 
     def request_class(self, name: str | None = None) -> RequestClass:
-        """Return the class of that name (None = the default class); KeyError if there is none."""
+        """Return the class of that name (None = the default); KeyError for an unknown one."""
         wanted = name or self.default_class or self.classes[0].name
         return {c.name: c for c in self.classes}[wanted]
 
     def pool(self, name: str | None = None) -> Pool:
-        """Return the pool of that name (None = the primary pool); KeyError if there is none."""
+        """Return the pool of that name (None = the primary); KeyError for an unknown one."""
         wanted = name or self.request_class().pool or self.pools[0].name
         return {p.name: p for p in self.pools}[wanted]
 
@@ -157,7 +144,7 @@ class Scenario(Part):
         return self.pool(self.request_class(request_class).pool or self.pools[0].name)
 
     def model_of(self, request_class: str) -> str:
-        """Return which of its pool's models a class needs, by name; "" where the pool has none."""
+        """Return the name of the pool's model that a class needs; "" if the pool lists none."""
         models = self.pool_of(request_class).models
         return self.request_class(request_class).model or (models[0].name if models else "")
 

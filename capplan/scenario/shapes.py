@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.part import (
     Count,
@@ -17,93 +17,40 @@ from capplan.scenario.part import (
     Rate,
     Seconds,
 )
-
-
-class FixedThink(Part):
-    """The same think time every time; 0 sends again at once, as many load testers do."""
-
-    kind: Literal["fixed"] = "fixed"
-    seconds: Seconds
-
-    @property
-    def mean_s(self) -> float:
-        """Return the mean think time, s."""
-        return self.seconds
-
-
-class ExponentialThink(Part):
-    """Exponential think times, as the interactive system of queueing theory has them."""
-
-    kind: Literal["exponential"] = "exponential"
-    mean_s: PositiveSeconds
-
-
-class LognormalThink(Part):
-    """Log-normal think times by their median and 95th percentile."""
-
-    kind: Literal["lognormal"] = "lognormal"
-    p50_s: PositiveSeconds
-    p95_s: PositiveSeconds
-
-    @model_validator(mode="after")
-    def _ordered(self) -> LognormalThink:
-        if self.p50_s > self.p95_s:
-            msg = "p50_s <= p95_s must hold"
-            raise ValueError(msg)
-        return self
-
-    @property
-    def mean_s(self) -> float:
-        """Return the mean think time, s.
-
-        exp(m + s²/2) with m = ln p50 and s = ln(p95 / p50) / 1.645.
-        Source: Johnson, Kotz, Balakrishnan, "Continuous Univariate Distributions", vol. 1,
-        2nd ed., 1994, chapter 14.
-        """
-        from statistics import NormalDist
-
-        sigma = math.log(self.p95_s / self.p50_s) / NormalDist().inv_cdf(0.95)
-        return self.p50_s * math.exp(sigma**2 / 2)
-
-
-Think = Annotated[FixedThink | ExponentialThink | LognormalThink, Field(discriminator="kind")]
+from capplan.scenario.times import Time
 
 
 class ClosedLoop(Part):
-    """``users`` who each send, wait for the end of the answer, think, and send again.
+    """Users that send, wait for the end of the answer, think, and send again.
 
-    How fast they send depends on how fast they are answered, so there is no planned rate: a slow
-    service is asked less. A user is of one class and one tenant; the ``share`` of a class is its
-    weight among the users. Users begin evenly over ``ramp_s``. A request that was refused, failed
-    or timed out (after all its attempts) ends the wait just as an answer does.
+    Their rate depends on the answers: a slow service gets fewer requests. A user has one class (by
+    its ``share``) and one tenant. Users start evenly over ``ramp_s``. A refused, failed or timed
+    out request ends the wait as an answer does.
 
-    With ``session_requests`` a user's session ends after each request with probability
-    1 / ``session_requests``, and the next one begins after ``between_sessions`` (None = ``think``).
+    With ``session_requests`` a session ends after each request with probability
+    1 / ``session_requests``; the next starts after ``between_sessions`` (None = ``think``).
     """
 
     kind: Literal["closed"] = "closed"
     users: Count
-    think: Think
+    think: Time
     ramp_s: Seconds = 0.0
     session_requests: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
-    """Mean number of requests in a session; None = one session a user."""
-    between_sessions: Think | None = None
+    """Mean requests of a session; None = one session per user."""
+    between_sessions: Time | None = None
 
-    @model_validator(mode="after")
-    def _sessions_that_end(self) -> ClosedLoop:
+    def _broken(self) -> Iterator[str]:
         if self.between_sessions is not None and self.session_requests is None:
-            msg = "between_sessions needs session_requests, or no session ever ends"
-            raise ValueError(msg)
-        return self
+            yield "between_sessions needs session_requests"
 
     @property
     def mean_think_s(self) -> float:
         """Return the mean time between an answer and the user's next request, s.
 
-        >>> pause = FixedThink(seconds=40.0)
+        >>> pause = FixedTime(seconds=40.0)
         >>> users = ClosedLoop(
         ...     users=1,
-        ...     think=FixedThink(seconds=10.0),
+        ...     think=FixedTime(seconds=10.0),
         ...     session_requests=3,
         ...     between_sessions=pause,
         ... )
@@ -121,7 +68,7 @@ DAYS_OF_A_WEEK = 7
 
 
 class Replay(Part):
-    """The base trace as recorded, slower or faster, thinned or superposed.
+    """The base trace, slower or faster, thinned or superposed.
 
     Recorded times are multiplied by ``time_scale``: 0.5 is twice as fast. ``rate_scale`` < 1
     keeps each request with that probability, > 1 superposes shifted copies; both keep the joint
@@ -134,7 +81,7 @@ class Replay(Part):
 
 
 class Steady(Part):
-    """A constant rate; with ``per_replica``, ``rate_rps`` for each replica of the primary pool."""
+    """A constant rate; with ``per_replica``, per replica of the primary pool."""
 
     kind: Literal["steady"] = "steady"
     rate_rps: Rate
@@ -142,9 +89,9 @@ class Steady(Part):
 
 
 class Step(Part):
-    """Rate ``start_rps`` times ``factor`` to the n: ``steps`` levels, each held ``hold_s``.
+    """``steps`` levels of ``start_rps × factor^n``, each held ``hold_s``, with ramps of ``ramp_s``.
 
-    Between levels the rate ramps linearly over ``ramp_s``. Nothing arrives after the last level.
+    No request arrives after the last level.
     """
 
     kind: Literal["step"] = "step"
@@ -156,10 +103,9 @@ class Step(Part):
 
 
 class Ramp(Part):
-    """From ``start_rps`` in a straight line to ``target_rps``, held to the end.
+    """From ``start_rps`` linearly to ``target_rps``, which holds to the end.
 
-    State either how long it takes (``ramp_s``) or how steep it is (``ramp_rps_per_s``, requests/s
-    per second): ramp rate = (target - start) / ramp time.
+    State its length (``ramp_s``) or its slope (``ramp_rps_per_s``, requests/s per second).
     """
 
     kind: Literal["ramp"] = "ramp"
@@ -168,15 +114,12 @@ class Ramp(Part):
     ramp_s: PositiveSeconds | None = None
     ramp_rps_per_s: Rate | None = None
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Ramp:
+    def _broken(self) -> Iterator[str]:
         if (self.ramp_s is None) == (self.ramp_rps_per_s is None):
-            msg = "give one of ramp_s and ramp_rps_per_s"
-            raise ValueError(msg)
-        return self
+            yield "give one of ramp_s and ramp_rps_per_s"
 
     def seconds(self) -> float:
-        """Return how long the ramp takes, s.
+        """Return the length of the ramp, s.
 
         >>> Ramp(start_rps=2, target_rps=12, ramp_rps_per_s=0.5).seconds()
         20.0
@@ -196,7 +139,7 @@ class Ramp(Part):
 
 
 class Spike(Part):
-    """A base rate with bursts to ``peak_rps``: ``burst_s`` long, one every ``every_s``."""
+    """A base rate with bursts to ``peak_rps``, ``burst_s`` long, every ``every_s``."""
 
     kind: Literal["spike"] = "spike"
     base_rps: Rate
@@ -205,16 +148,13 @@ class Spike(Part):
     every_s: PositiveSeconds = 600.0
     first_s: Seconds = 60.0
 
-    @model_validator(mode="after")
-    def _burst_fits(self) -> Spike:
+    def _broken(self) -> Iterator[str]:
         if self.burst_s > self.every_s:
-            msg = "burst_s must not exceed every_s"
-            raise ValueError(msg)
-        return self
+            yield "burst_s must not exceed every_s"
 
 
 class Wave(Part):
-    """A sine about ``rate_rps``: it starts at the mean, rising, and swings by the amplitude."""
+    """A sine about ``rate_rps``, which starts at the mean, rising."""
 
     kind: Literal["wave"] = "wave"
     rate_rps: Rate
@@ -243,30 +183,27 @@ class Calendar(Part):
     start_weekday: Annotated[int, Field(ge=0, lt=DAYS_OF_A_WEEK)] = 0
     start_hour: Annotated[float, Field(ge=0, lt=HOURS_OF_A_DAY)] = 0.0
 
-    @model_validator(mode="after")
-    def _some_load(self) -> Calendar:
+    def _broken(self) -> Iterator[str]:
         if sum(self.hours) <= 0 or sum(self.weekdays) <= 0:
-            msg = "hours and weekdays must each have a positive entry"
-            raise ValueError(msg)
-        return self
+            yield "hours and weekdays must each have a positive entry"
 
 
 class TimedShape(Part):
-    """One part of a sequence: a shape, held for a time."""
+    """A part of a sequence: a shape and its length."""
 
     shape: PlannedShape
     duration_s: PositiveSeconds
 
 
 class Sequence(Part):
-    """Shapes one after the other, each from its own start."""
+    """Shapes one after the other."""
 
     kind: Literal["sequence"] = "sequence"
     parts: Annotated[tuple[TimedShape, ...], Field(min_length=1)]
 
 
 class Sum(Part):
-    """Shapes on top of each other: their rates add while all of them last."""
+    """Shapes whose rates add while all last."""
 
     kind: Literal["sum"] = "sum"
     parts: Annotated[tuple[PlannedShape, ...], Field(min_length=1)]

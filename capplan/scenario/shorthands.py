@@ -35,7 +35,7 @@ OWNERS = {"tenant": "tenant", "class": "request_class"}
 
 
 def written_out(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
-    """Return raw scenario data without shorthands; DataError for an occasion that makes no sense.
+    """Return raw scenario data without shorthands; DataError for an invalid one.
 
     >>> shape = {"kind": "occasion", "occasion": "promotion", "base_rps": 5, "peak_rps": 20}
     >>> written_out({"traffic": {"shape": shape}}, where="s.yaml")["traffic"]["shape"]["kind"]
@@ -45,12 +45,12 @@ def written_out(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
 
 
 def by_name(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
-    """Return raw scenario data in which everything that has a name can be set by it."""
+    """Return raw scenario data whose entries have their names, so that paths can use them."""
     return with_each(with_presets(data, where=where), where=where)
 
 
 def with_presets(data: Mapping[str, Any], *, where: object) -> Mapping[str, Any]:
-    """Return raw scenario data with the rules of named presets; DataError for an unknown name.
+    """Return raw scenario data with the rules of presets; DataError for an unknown name.
 
     >>> rules = with_presets({"breakers": "tiered-default"}, where="s.yaml")["breakers"]
     >>> [rule["name"] for rule in rules]
@@ -113,7 +113,7 @@ def _of_each(entry: Any, field: str, data: Mapping[str, Any], where: object) -> 
 
 
 def _names(data: Mapping[str, Any], key: str) -> list[str]:
-    """Return the names of the tenants or classes; the one tenant that there is without any."""
+    """Return the names of tenants or classes; the default tenant if none is stated."""
     if key == "tenant" and "tenants" not in data:
         return ["all"]
     entries = data.get("tenants" if key == "tenant" else "classes")
@@ -150,7 +150,7 @@ def _occasion(data: Mapping[str, Any], where: object) -> Mapping[str, Any]:
 
 
 def _replicas(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write the shorthand ``replicas`` into the primary pool, so that there is one truth."""
+    """Return raw data with ``replicas`` as a field of the primary pool."""
     pools = data.get("pools")
     index = _primary_pool_index(data)
     if data.get("replicas") is None or index is None or not isinstance(pools, list):
@@ -161,7 +161,7 @@ def _replicas(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _primary_pool_index(data: Mapping[str, Any]) -> int | None:
-    """Return the index of the default class's pool; None if the data can't tell."""
+    """Return the index of the default class's pool; None if unknown."""
     classes, pools = data.get("classes"), data.get("pools")
     lists = [entries for entries in (classes, pools) if isinstance(entries, list) and entries]
     if len(lists) < 2 or not all(isinstance(e, dict) for entries in lists for e in entries):  # noqa: PLR2004

@@ -1,10 +1,11 @@
-"""How a load acceptance is run: which stages, at which loads, for how long."""
+"""The plan of a load acceptance: stages, loads, lengths."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.part import (
     Count,
@@ -41,38 +42,37 @@ FOUR_STAGES: tuple[StageKind, ...] = (
 
 
 class StagePlan(Part):
-    """The plan of the stages; what is None is derived from the scenario.
+    """The plan of the stages; None = derived from the scenario.
 
-    Step n of the ramp has ``start_rps × factor^n`` requests a second, for ``step_s``, of which at
-    least ``steady_s`` follow a warm-up that is detected. A step that is too short for its
-    percentiles is made longer, up to ``longest_s``; one that broke only while it warmed up is
-    repeated, slower, up to ``repeats`` times.
+    Step n of the ramp has ``start_rps × factor^n`` requests a second for ``step_s``, at least
+    ``steady_s`` of it after the detected warm-up. A step too short for its percentiles is
+    extended, up to ``longest_s``; one that broke in its warm-up alone is repeated with a slower
+    rise, up to ``repeats`` times.
     """
 
     run: tuple[StageKind, ...] = FOUR_STAGES
     planned_rps: Rate | None = None
-    """The load that is planned for; None = the mean of the scenario's own traffic."""
+    """Planned load; None = the mean of the scenario's traffic."""
     peak_rps: Rate | None = None
-    """The planned peak; None = the highest of the scenario's own traffic, over 60 s."""
+    """Planned peak; None = the highest minute of the scenario's traffic."""
     start_rps: Rate | None = None
-    """First step and baseline; None = 20 % of the estimated capacity, 10 without an estimate."""
+    """First step and baseline; None = 20 % of the estimated capacity, else 10."""
     factor: Annotated[float, Field(gt=1, le=4)] = 1.2
     step_s: PositiveSeconds = 300.0
     steady_s: PositiveSeconds = 180.0
     longest_s: PositiveSeconds = 1200.0
     ramp_s: Seconds = 30.0
-    """In which a step's load rises from that of the step before it, s."""
+    """Rise from the load of the step before, s."""
     most_steps: Count = 25
     beyond: CountOrZero = 1
-    """Steps after the first broken one: the knee lies between two steps, not at the last."""
+    """Steps after the first broken one."""
     refine: Annotated[int, Field(ge=0, le=8)] = 1
-    """Times the gap between the last kept and the first broken load is halved."""
+    """Halvings of the gap between the last kept and the first broken load."""
     replications: Count = 1
-    """Ramps over independently drawn requests; from two on, the knee, the first degradation and the
-    acceptable loads have intervals over them."""
+    """Ramps over independently drawn requests; two or more give intervals."""
     repeats: Annotated[int, Field(ge=0, le=8)] = 2
     peak_fraction: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
-    """Load of a burst, as a multiple of the planned peak."""
+    """Load of a burst ÷ planned peak."""
     burst_s: PositiveSeconds = 30.0
     every_s: PositiveSeconds = 600.0
     bursts: Count = 2
@@ -80,33 +80,25 @@ class StagePlan(Part):
     long_above_tokens: Count = 5000
     long_max_tokens: Count = 8000
     fall_back_s: PositiveSeconds = 300.0
-    """How long the baseline load is held after an overload or a failure, s."""
+    """Length of the baseline load after an overload or a failure, s."""
     failure: FailureKind = "crash"
-    """What goes wrong in the failure stage. Where the scenario has a fault of that kind, it is that
-    one at another moment."""
+    """Kind of the fault; the scenario's first fault of that kind gives its other fields."""
     failed_pool: PoolName | None = None
-    """The pool in which something goes wrong; None = the primary one."""
+    """Pool of the fault; None = the primary."""
     down_s: PositiveSeconds | None = None
-    """How long it lasts; None = the pool's cold start, or ``step_s``."""
+    """Length of the fault; None = the pool's cold start, else ``step_s``."""
     soak_s: PositiveSeconds = 3600.0
     wave_period_s: PositiveSeconds = 600.0
     wave_amplitude_fraction: Fraction = 0.5
 
-    @model_validator(mode="after")
-    def _times_fit(self) -> StagePlan:
+    def _broken(self) -> Iterator[str]:
         if self.steady_s + self.ramp_s > self.step_s:
-            msg = "ramp_s and steady_s must fit into step_s"
-            raise ValueError(msg)
+            yield "ramp_s and steady_s must fit into step_s"
         if self.longest_s < self.step_s:
-            msg = "longest_s must not be shorter than step_s"
-            raise ValueError(msg)
+            yield "longest_s must not be shorter than step_s"
         if self.burst_s > self.every_s:
-            msg = "burst_s must not exceed every_s"
-            raise ValueError(msg)
+            yield "burst_s must not exceed every_s"
         if self.long_max_tokens <= self.long_above_tokens:
-            msg = "long_max_tokens must be above long_above_tokens"
-            raise ValueError(msg)
+            yield "long_max_tokens must be above long_above_tokens"
         if len(set(self.run)) != len(self.run):
-            msg = "run: each kind of stage at most once"
-            raise ValueError(msg)
-        return self
+            yield "run: each kind of stage at most once"

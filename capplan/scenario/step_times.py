@@ -1,4 +1,4 @@
-"""How long a step of a replica takes: where the figures come from."""
+"""Sources of the time of a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from capplan.scenario.part import (
 
 
 class LinearStep(Part):
-    """Step time linear in what the step computes.
+    """Step time linear in the work of the step.
 
     seconds = base_s + per_prefill_token_s · prefill tokens + per_sequence_s · decoding sequences
     + per_context_token_s · context tokens of the decoding sequences.
@@ -32,27 +32,26 @@ class LinearStep(Part):
 
 
 class RooflineStep(Part):
-    """Step time from the accelerator's and the model's own numbers.
+    """Step time from the numbers of the accelerator and the model.
 
     Defaults and their sources: see ``capplan.replica.roofline``.
     """
 
     kind: Literal["roofline"] = "roofline"
     compute_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
-    """Share of the peak rate that large matrix products reach; None = the accelerator's."""
+    """Share of the peak rate in large matrix products; None = the accelerator's."""
     memory_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
-    """Share of the peak bandwidth that reading weights and activations reaches; None = the
-    accelerator's."""
+    """Share of the peak bandwidth in reads of weights and activations; None = the accelerator's."""
     kernel_s: Seconds = 4.5e-6
-    """What each kernel takes beside its work (launch, first and last wave), s. Source: products in
+    """Time of each kernel beside its work (launch, first and last wave), s. Source: products in
     aiconfigurator-core 0.12 (3.6 µs on H100, 4.0 on H200, 3.9 on B200, 6.0 on A100) and Vidur (6 on
     both); attention of a short context 12 to 14 µs, element-wise kernels 2 to 5."""
     overhead_s: Seconds = 0.0006
-    """The host's work for a step (scheduler, inputs, outputs), s: the accelerator idles meanwhile,
-    unless steps are formed ahead (``async_scheduling``). Source: vLLM, PR 23569, 2025: hiding only
-    inputs and sampling makes steps 5 to 10 % shorter."""
+    """Work of the host for a step (scheduler, inputs, outputs), s; the accelerator idles meanwhile,
+    unless ``async_scheduling``. Source: vLLM, PR 23569, 2025: hiding only inputs and sampling
+    makes steps 5 to 10 % shorter."""
     per_sequence_s: Seconds = 1e-5
-    """The same for each decoding sequence of a step, s."""
+    """The same per decoding sequence, s."""
 
 
 class TablesStep(Part):
@@ -62,9 +61,9 @@ class TablesStep(Part):
     path: PathOrName
     """Folder of a kernel profile."""
     overhead_s: Seconds = 0.0
-    """The host's work for a step, s; hidden behind the kernels where steps are formed ahead."""
+    """Work of the host for a step, s; hidden behind the kernels with ``async_scheduling``."""
     per_sequence_s: Seconds = 0.0
-    """The same for each decoding sequence of a step, s."""
+    """The same per decoding sequence, s."""
 
 
 class SiliconStep(Part):
@@ -75,9 +74,9 @@ class SiliconStep(Part):
     backend_version: str = "current"
     """Version of the engine in the database; ``current`` = its newest complete one."""
     overhead_s: Seconds = 0.0
-    """The host's work for a step, s; hidden behind the kernels where steps are formed ahead."""
+    """Work of the host for a step, s; hidden behind the kernels with ``async_scheduling``."""
     per_sequence_s: Seconds = 0.0
-    """The same for each decoding sequence of a step, s."""
+    """The same per decoding sequence, s."""
 
 
 Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
@@ -92,11 +91,11 @@ class CalibratedStep(Part):
     kind: Literal["calibrated"] = "calibrated"
     base: Base = RooflineStep()
     dense_scale: Rate = 1.0
-    """Of what a decode step takes without context."""
+    """Factor of a decode step without context."""
     context_scale: Rate = 1.0
-    """Of reading the KV."""
+    """Factor of reading the KV."""
     prefill_scale: Rate = 1.0
-    """Of what a prefill adds."""
+    """Factor of a prefill."""
     fixed_s: Seconds = 0.0
     """Added to each step, s."""
 

@@ -1,11 +1,12 @@
-"""What arrives: a base trace or laws, the gaps between arrivals, and what perturbs them."""
+"""Arrivals: a base trace or laws, their shape, gaps and perturbations."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from capplan.scenario.part import (
     ClassName,
@@ -30,17 +31,14 @@ class Poisson(Part):
 
 
 class GammaGaps(Part):
-    """Renewal arrivals whose gaps are gamma distributed with the given coefficient of variation."""
+    """Gamma distributed gaps with a coefficient of variation."""
 
     kind: Literal["gamma"] = "gamma"
     cv: Positive
 
 
 class WeibullGaps(Part):
-    """Renewal arrivals whose gaps are Weibull distributed with the given coefficient of variation.
-
-    With cv > 1 its tail is heavier than that of gamma gaps; the cv lies between 0.05 and 20.
-    """
+    """Weibull distributed gaps; with cv > 1 their tail is heavier than that of gamma gaps."""
 
     kind: Literal["weibull"] = "weibull"
     cv: Annotated[float, Field(ge=0.05, le=20)]
@@ -53,10 +51,10 @@ class Even(Part):
 
 
 class Modulated(Part):
-    """Markov-modulated Poisson arrivals: calm and busy times that begin by chance.
+    """Markov-modulated Poisson arrivals.
 
-    Both last exponential times of mean ``calm_s`` and ``busy_s``; in a busy time the rate is
-    ``ratio`` times that of a calm one. Over all time the mean rate is the planned one.
+    Calm and busy times are exponential with means ``calm_s`` and ``busy_s``; the busy rate is
+    ``ratio`` times the calm one. The mean rate is the planned one.
     """
 
     kind: Literal["modulated"] = "modulated"
@@ -71,10 +69,10 @@ Arrivals = Annotated[
 
 
 class ClassRule(Part):
-    """Give requests of a trace whose class the scenario lacks a class, by name or token counts.
+    """A class for requests of a trace without a known one; the first rule that matches wins.
 
-    A request matches when each stated limit holds and, where stated, ``trace_class`` is its class
-    in the trace; the first matching rule wins.
+    A request matches if all stated limits hold and, if stated, its class in the trace is
+    ``trace_class``.
     """
 
     request_class: ClassName
@@ -87,10 +85,7 @@ class ClassRule(Part):
 
 
 class MixChange(Part):
-    """A class's weight becomes ``share`` at ``at_s``, in a straight line over ``over_s``.
-
-    Classes that switch at different times are a staggered switch.
-    """
+    """The weight of a class becomes ``share`` from ``at_s`` on, linearly over ``over_s``."""
 
     request_class: ClassName
     at_s: Seconds
@@ -99,9 +94,9 @@ class MixChange(Part):
 
 
 class Bursts(Part):
-    """Bursts to ``peak_fraction`` times the planned peak: ``burst_s`` long, one every ``every_s``.
+    """Bursts to ``peak_fraction`` × planned peak, ``burst_s`` long, every ``every_s``.
 
-    The planned peak is the highest rate of the shape, or of the base trace over 60 s in a replay.
+    The planned peak is the highest rate of the shape; of a replay, its highest minute.
     """
 
     kind: Literal["bursts"] = "bursts"
@@ -110,16 +105,13 @@ class Bursts(Part):
     every_s: PositiveSeconds = 600.0
     first_s: Seconds = 600.0
 
-    @model_validator(mode="after")
-    def _burst_fits(self) -> Bursts:
+    def _broken(self) -> Iterator[str]:
         if self.burst_s > self.every_s:
-            msg = "burst_s must not exceed every_s"
-            raise ValueError(msg)
-        return self
+            yield "burst_s must not exceed every_s"
 
 
 class LongOutputs(Part):
-    """A share of the requests has an output above ``above_tokens``, uniform up to the most.
+    """A share of the requests with outputs uniform between ``above_tokens`` and ``max_tokens``.
 
     ``request_class`` None = requests of every class without a size.
     """
@@ -130,12 +122,9 @@ class LongOutputs(Part):
     max_tokens: Annotated[int, Field(ge=1)] = 8000
     request_class: ClassName | None = None
 
-    @model_validator(mode="after")
-    def _ordered(self) -> LongOutputs:
+    def _broken(self) -> Iterator[str]:
         if self.max_tokens <= self.above_tokens:
-            msg = "max_tokens must be above above_tokens"
-            raise ValueError(msg)
-        return self
+            yield "max_tokens must be above above_tokens"
 
 
 Perturbation = Annotated[Bursts | LongOutputs, Field(discriminator="kind")]
@@ -147,26 +136,26 @@ the project's examples rest on."""
 
 
 class Traffic(Part):
-    """The crowd: lengths from ``trace`` (a path, ``sample``, or None = the classes' laws)."""
+    """The requests: rows of ``trace`` (a path or ``sample``), or None = the classes' laws."""
 
     trace: TracePath | None = None
     format: str = "auto"
-    """Format of the trace's file; ``auto`` tells it from the content."""
+    """Format of the file; ``auto`` = by its content."""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Column of a trace -> column of the file, for logs; a dotted one reaches into nested JSON."""
+    """Column of a trace → column of the file; a dotted name reads nested JSON."""
     units: dict[str, Literal["s", "ms", "us", "ns"]] = Field(default_factory=dict)
-    """Column of times -> unit in the file; None stated: told by name or magnitude."""
+    """Column of times → its unit in the file; by name or magnitude if not stated."""
     keep_zero_tokens: bool = False
-    """Keep rows of the file without prompt or output tokens, such as embeddings."""
+    """Keep rows without prompt or output tokens, such as embeddings."""
     shape: Shape = Replay()
     arrivals: Arrivals = Poisson()
     duration_s: PositiveSeconds | None = None
     """Length of the traffic, s; None = all of a replayed trace, of any other shape an hour."""
     rules: tuple[ClassRule, ...] = ()
     streaming_fraction: Fraction | None = None
-    """Share of requests of streaming classes that do stream; None = all of them."""
+    """Share of the requests of streaming classes that stream; None = all."""
     mix: tuple[MixChange, ...] = ()
-    """How the weights of the classes change; they begin as the classes' ``share``."""
+    """Changes of the classes' weights, which start as their ``share``."""
     perturbations: tuple[Perturbation, ...] = ()
 
     @property
@@ -180,38 +169,32 @@ class Traffic(Part):
     @classmethod
     def _are_columns_of_a_trace(cls, value: dict[str, str]) -> dict[str, str]:
         if strange := sorted(set(value) - set(names(TRACE))):
-            msg = f"{', '.join(strange)}: none of the columns of a trace, {', '.join(names(TRACE))}"
+            msg = f"columns of a trace ({', '.join(names(TRACE))}), got {', '.join(strange)}"
             raise ValueError(msg)
         return value
 
-    @model_validator(mode="after")
-    def _replay_needs_trace(self) -> Traffic:
+    def _broken(self) -> Iterator[str]:
+        yield from self._replay_needs_trace()
+        yield from self._closed_loop_has_no_plan()
+        yield from self._changes_do_not_overlap()
+
+    def _replay_needs_trace(self) -> Iterator[str]:
         if self.trace is None and isinstance(self.shape, Replay):
-            msg = "shape replay needs a trace; give traffic.trace or another traffic.shape.kind"
-            raise ValueError(msg)
+            yield "shape replay needs traffic.trace, or state another traffic.shape.kind"
         if self.mix and isinstance(self.shape, Replay):
-            msg = "mix changes what is drawn, and a replay draws no classes; give another shape"
-            raise ValueError(msg)
-        return self
+            yield "mix: not with shape replay, which draws no classes"
 
-    @model_validator(mode="after")
-    def _users_send_when_they_are_answered(self) -> Traffic:
+    def _closed_loop_has_no_plan(self) -> Iterator[str]:
         if not isinstance(self.shape, ClosedLoop):
-            return self
+            return
         if self.mix:
-            msg = "mix needs planned times, and a closed loop sends when it was answered"
-            raise ValueError(msg)
+            yield "mix: not with shape closed, which has no planned times"
         if any(isinstance(p, Bursts) for p in self.perturbations):
-            msg = "bursts need a planned peak, and a closed loop has no planned rate"
-            raise ValueError(msg)
-        return self
+            yield "bursts: not with shape closed, which has no planned rate"
 
-    @model_validator(mode="after")
-    def _changes_of_a_class_follow_each_other(self) -> Traffic:
+    def _changes_do_not_overlap(self) -> Iterator[str]:
         ends: dict[str, float] = {}
         for change in sorted(self.mix, key=lambda c: c.at_s):
             if change.at_s < ends.get(change.request_class, 0.0):
-                msg = f"mix: a change of {change.request_class} begins before the last one ended"
-                raise ValueError(msg)
+                yield f"mix: changes of {change.request_class} overlap"
             ends[change.request_class] = change.at_s + change.over_s
-        return self

@@ -8,15 +8,15 @@ from typing import Any
 from capplan.schema import DataError
 
 MOST_VALUES = 100_000
-"""Values a scenario file may hold once its aliases are spelt out."""
+"""Most values in a scenario file, aliases written out."""
 
 
 NO_VALUE = (ValueError, TypeError, RecursionError)
-"""What the YAML reader raises for an impossible date, an unhashable key, endless nesting."""
+"""Errors of the YAML reader for an invalid date, an unhashable key, endless nesting."""
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML 1.2 file; duplicate keys and syntax errors are errors."""
+    """Return the content of a YAML 1.2 file; DataError for syntax errors and duplicate keys."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -53,12 +53,12 @@ def parse_value(text: str) -> Any:
 
 
 def _check_size(content: Any, *, where: object) -> None:
-    """Refuse content that aliases make endless, or larger than any scenario."""
+    """Raise DataError for content that is endless by aliases, or too large."""
     left, open_parts = MOST_VALUES, [content]
     while open_parts:
         part = open_parts.pop()
         left -= 1
         if left < 0:
-            raise DataError(f"at most {MOST_VALUES:,} values, aliases spelt out", where=where)
+            raise DataError(f"at most {MOST_VALUES:,} values, aliases written out", where=where)
         if isinstance(part, dict | list):
             open_parts.extend(part.values() if isinstance(part, dict) else part)

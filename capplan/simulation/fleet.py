@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from capplan.scenario.autoscaling import NOTHING, Duration, FixedTime, Lifecycle
+from capplan.scenario.autoscaling import NOTHING, Lifecycle
+from capplan.scenario.times import Duration, FixedTime
 from capplan.simulation.attempt import Gauge
 from capplan.simulation.clock import Alarm, Clock, Rank
 from capplan.traffic.laws import Z95

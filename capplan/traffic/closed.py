@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from capplan.scenario.shapes import ClosedLoop, ExponentialThink, FixedThink, LognormalThink, Think
+from capplan.scenario.shapes import ClosedLoop
+from capplan.scenario.times import ExponentialTime, FixedTime, LognormalTime, Time
 from capplan.schema import DataError
 from capplan.traffic import laws
 from capplan.traffic.assign import classes_of
@@ -140,13 +141,13 @@ def _thinking(
     return np.concatenate([[np.nan], think])[:n], session[:n]
 
 
-def _pauses(law: Think, rng: np.random.Generator) -> Floats:
+def _pauses(law: Time, rng: np.random.Generator) -> Floats:
     match law:
-        case FixedThink(seconds=seconds):
+        case FixedTime(seconds=seconds):
             return np.full(CHUNK, seconds)
-        case ExponentialThink(mean_s=mean_s):
+        case ExponentialTime(mean_s=mean_s):
             return rng.standard_exponential(CHUNK) * mean_s
-        case LognormalThink(p50_s=p50, p95_s=p95):
+        case LognormalTime(p50_s=p50, p95_s=p95):
             sigma = laws.lognormal_sigma(p50, p95)
             return np.asarray(p50 * np.exp(sigma * rng.standard_normal(CHUNK)))
 

@@ -116,7 +116,7 @@ def test_an_inline_config_survives_writing_and_reading(tmp_path):
 
 def test_a_config_needs_a_name_and_one_model(call, tmp_path):
     for pool, said in (
-        ({"model": None, "hf_config": CONFIG}, "hf_config needs model, the name it goes by"),
+        ({"model": None, "hf_config": CONFIG}, "hf_config needs model, its name"),
         (
             {"model": None, "hf_config": CONFIG, "models": [{"name": "a", "kv_fraction": 0.5}]},
             "hf_config and models exclude each other",

@@ -11,15 +11,15 @@ LENGTH = {"metric": "queue_length", "source": "external", "target": 4.0}
 @pytest.mark.parametrize(
     ("metric", "told"),
     [
-        ({"metric": "e2e_s"}, "metric: of pods one of queue_length"),
-        ({"target_type": "Value"}, "target_type: of pods AverageValue, got Value"),
-        ({"source": "resource"}, "metric: of resource a share in use"),
-        ({"quantile": 0.9}, "quantile: of ttft_s, e2e_s, tpot_s, got it for queue_length"),
+        ({"metric": "e2e_s"}, "metric: for source pods one of queue_length"),
+        ({"target_type": "Value"}, "target_type: for source pods AverageValue, got Value"),
+        ({"source": "resource"}, "metric: a …_fraction for source resource"),
+        ({"quantile": 0.9}, "quantile: allowed for ttft_s, e2e_s, tpot_s, got metric queue_length"),
         (
             {"metric": "e2e_s", "source": "external", "quantile": 0.99995},
-            "quantile: 10,000 attempts are remembered, and 20,000 would be needed",
+            "quantile: needs at most the 10,000 attempts that a window keeps, not 20,000",
         ),
-        ({"window_s": 9.0}, "window_s: of ttft_s, e2e_s, tpot_s, got it for queue_length"),
+        ({"window_s": 9.0}, "window_s: allowed for ttft_s, e2e_s, tpot_s, got metric queue_length"),
     ],
 )
 def test_a_metric_is_of_its_source(metric, told):
@@ -30,9 +30,9 @@ def test_a_metric_is_of_its_source(metric, told):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"min_replicas": 5}, "min_replicas <= max_replicas must hold, got 5 and 4"),
+        ({"min_replicas": 5}, "min_replicas: at most max_replicas 4, got 5"),
         ({"min_replicas": 0}, "min_replicas: at least 1 without event_driven"),
-        ({"metrics": [LENGTH | {"activation": 2.0}]}, "metrics.activation: is of event_driven"),
+        ({"metrics": [LENGTH | {"activation": 2.0}]}, "metrics.activation: needs event_driven"),
         (
             {"metrics": [{"metric": "in_flight", "target": 2.0}], "event_driven": {}},
             "event_driven: needs a metric of source external",

@@ -74,11 +74,11 @@ def test_a_file_may_name_a_set_beside_rules_of_its_own(tmp_path):
     [
         (
             {"metric": "e2e_s", "quantile": 0.99999},
-            "quantile: 10,000 attempts are remembered, and 100,000 would be needed",
+            "quantile: needs at most the 10,000 attempts that a window keeps, not 100,000",
         ),
         (
             {"metric": "e2e_s", "min_samples": 10_001},
-            "min_samples: 10,000 attempts are remembered, and 10,001 would be needed",
+            "min_samples: needs at most the 10,000 attempts that a window keeps, not 10,001",
         ),
         ({"metric": "queue_length", "window_s": 5.0}, "window_s is of ttft_s, e2e_s, tpot_s"),
         ({"metric": "refused_rps", "min_samples": 5}, "min_samples is of ttft_s, e2e_s, tpot_s"),

@@ -114,11 +114,11 @@ def _base():
         ),
         (
             {"gateway.queue.fair": {"by": "class"}},
-            "gateway.queue: fair is of order weighted_fair, got fifo",
+            "gateway.queue: fair: needs order weighted_fair, got fifo",
         ),
         (
             {"gateway.queue.buckets": {"bounds_tokens": [9]}, "gateway.queue.order": "priority"},
-            "gateway.queue: buckets is of order length_buckets, got priority",
+            "gateway.queue: buckets: needs order length_buckets, got priority",
         ),
         ({"gateway.overhead_concurrency": 0}, "gateway.overhead_concurrency: "),
         ({"gateway.max_prompt_tokens": 0}, "gateway.max_prompt_tokens: "),

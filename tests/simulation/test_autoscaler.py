@@ -464,11 +464,11 @@ def test_a_host_holds_as_many_replicas_as_there_can_be(elastic):
 
 
 BAD = [
-    ({"autoscaler": scaler(least=3, most=2)}, "min_replicas <= max_replicas must hold"),
+    ({"autoscaler": scaler(least=3, most=2)}, "min_replicas: at most max_replicas 2, got 3"),
     ({"autoscaler": scaler(least=0)}, "min_replicas: at least 1 without event_driven"),
-    ({"autoscaler": scaler("ttft_s")}, "metric: of pods one of"),
-    ({"autoscaler": scaler(of={"target_type": "Value"})}, "target_type: of pods AverageValue"),
-    ({"autoscaler": scaler(of={"source": "resource"})}, "of resource a share in use"),
+    ({"autoscaler": scaler("ttft_s")}, "metric: for source pods one of"),
+    ({"autoscaler": scaler(of={"target_type": "Value"})}, "for source pods AverageValue"),
+    ({"autoscaler": scaler(of={"source": "resource"})}, "_fraction for source resource"),
     ({"autoscaler": scaler(target=0.0)}, "greater than 0"),
     ({"autoscaler": scaler(event_driven={})}, "needs a metric of source external"),
     (
@@ -493,5 +493,5 @@ def test_a_resource_pool_holds_the_replicas_that_begin_there(elastic):
     share = [{"name": "rack", "accelerators": 2}]
     pool = {"resource_pool": "rack", "standby": {"replicas": 1, "ready": fixed(1.0)}}
     elastic(replicas=1, pool=pool, resource_pools=share)
-    with pytest.raises(DataError, match=r"holds 2, and the replicas that begin there need 3"):
+    with pytest.raises(DataError, match=r"holds 2, and the replicas at the start need 3"):
         elastic(replicas=2, pool=pool, resource_pools=share)

@@ -519,11 +519,11 @@ def test_random_faults_are_those_of_the_seed_and_leave_other_draws_alone(single_
     [
         ([{"kind": "slow"}], "at_s .once. or mtbf_s"),
         ([{"at_s": 1.0, "mtbf_s": 2.0}], "at_s .once. or mtbf_s"),
-        ([{"at_s": 1.0, "mttr_s": 2.0}], "mttr_s belongs to mtbf_s"),
+        ([{"at_s": 1.0, "mttr_s": 2.0}], "mttr_s needs mtbf_s"),
         ([{"mtbf_s": 1.0}], "mtbf_s needs mttr_s or down_s"),
         ([{"mtbf_s": 1e-9, "mttr_s": 1.0}], r"mtbf_s: .*greater than or equal to 0\.001"),
         ([{"mtbf_s": 1.0, "mttr_s": 1.0, "down_s": 1.0}], "mttr_s and down_s exclude"),
-        ([{"mtbf_s": 1.0, "mttr_s": 1.0, "count": 2}], "count belongs to at_s"),
+        ([{"mtbf_s": 1.0, "mttr_s": 1.0, "count": 2}], "count: 1 with mtbf_s"),
         ([{"kind": "hang", "at_s": 1.0, "restart_s": 1.0}], "restart_s needs detect_s"),
         ([{"kind": "slow", "at_s": 1.0, "factor": 0}], r"faults\.0\.factor: .*greater than 0"),
         ([{"kind": "node_loss", "at_s": 1.0}], "needs host, or replicas_per_node of pool llm"),

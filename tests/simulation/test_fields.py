@@ -11,9 +11,7 @@ from capplan.scenario import Scenario
 from capplan.scenario.autoscaling import (
     Autoscaler,
     EventDriven,
-    FixedTime,
     Lifecycle,
-    LognormalTime,
     ResourcePool,
     ScaleDownRules,
     ScaleUpRules,
@@ -34,18 +32,13 @@ from capplan.scenario.batching import (
 from capplan.scenario.callers import Hedge, Retry
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.files import with_values
-from capplan.scenario.gateway import (
-    Accept,
-    Gateway,
-    Reserve,
-    ResponseCache,
-    TenantQuota,
-)
+from capplan.scenario.gateway import Accept, Gateway, Reserve, ResponseCache, TenantQuota
 from capplan.scenario.hosts import Demand, Host
 from capplan.scenario.layers import FairShare, LengthBuckets, Network, Queue, Router
 from capplan.scenario.pools import ModelLoad, Pool, ResidentModel
 from capplan.scenario.rate_limits import Allowance, RequestLimit, RetryBudget, TokenLimit
 from capplan.scenario.step_times import LinearStep
+from capplan.scenario.times import FixedTime, LognormalTime
 from capplan.simulation import simulate
 
 STEP = "pools.llm.batching.step_time"

@@ -141,7 +141,7 @@ def test_models_that_cannot_be_say_why(build, fields, told):
 
 
 def test_models_are_of_continuous_batching(build, dynamic):
-    with pytest.raises(DataError, match="models are of batching kind continuous, got dynamic"):
+    with pytest.raises(DataError, match="models need batching kind continuous, got dynamic"):
         several(build, models(0.5), batching=dynamic())
 
 

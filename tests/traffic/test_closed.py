@@ -150,9 +150,9 @@ def test_the_users_of_a_base_trace_are_gone_in_an_open_draw(chat):
         ({"traffic.shape.between_sessions": EXPONENTIAL}, "session_requests"),
         (
             {"traffic.mix": [{"request_class": "chat", "at_s": 5.0, "share": 1.0}]},
-            "closed loop sends when",
+            "mix: not with shape closed",
         ),
-        ({"traffic.perturbations": [{"kind": "bursts"}]}, "planned peak"),
+        ({"traffic.perturbations": [{"kind": "bursts"}]}, "bursts: not with shape closed"),
         ({"traffic.shape.users": 0}, "greater than or equal to 1"),
     ],
 )

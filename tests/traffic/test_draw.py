@@ -613,7 +613,7 @@ def test_the_scenario_says_which_columns_of_a_log_are_which(chat, tmp_path):
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"traffic.columns": {"arrival": "at"}}, "traffic.columns: arrival: none of the columns"),
+        ({"traffic.columns": {"arrival": "at"}}, "traffic.columns: columns of a trace"),
         ({"traffic.columns": {"arrival_s": "at"}}, r"mapping: a column of the file .*got 'at'"),
         ({"traffic.units": {"arrival_s": "h"}}, "traffic.units.arrival_s"),
         ({"traffic.format": "azur"}, "format: one of auto, azure.*got 'azur'"),
