@@ -68,6 +68,11 @@ class Reason:
         if self.outcome == "pass":
             object.__setattr__(self, "next_action", "")
 
+    @property
+    def rank(self) -> int:
+        """Return the place of its outcome in :data:`PRECEDENCE`: the lowest decides."""
+        return PRECEDENCE.index(self.outcome)
+
     def to_json(self, keys: Sequence[str] = VERDICT_KEYS) -> dict[str, Any]:
         """Return the named parts of the reason as plain JSON values."""
         return {name: plain(getattr(self, name)) for name in keys}

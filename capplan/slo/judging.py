@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from capplan.scenario.part import Affects, Part
 from capplan.slo.mechanisms import mechanism_reasons
 from capplan.slo.promises import Judged, promise_reasons
 from capplan.statistics import quantiles
-from capplan.verdict import PRECEDENCE, Reason, Scope, Verdict
+from capplan.verdict import Reason, Scope, Verdict
 
 NOT_JUDGED = (Affects.JUDGING, Affects.DESCRIBING)
 """What a field may affect without making another service or load of it."""
@@ -44,7 +45,7 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
     reasons = list(_promises(runs, tables, asked))
     found = [list(mechanism_reasons(r, t, reasons)) for r, t in zip(runs, tables, strict=True)]
     reasons += _together(found)
-    return Verdict(reasons=tuple(sorted(reasons, key=_rank)), scope=scope)
+    return Verdict(reasons=tuple(sorted(reasons, key=attrgetter("rank"))), scope=scope)
 
 
 def _promises(
@@ -68,13 +69,9 @@ def _together(found: Sequence[Sequence[Reason]]) -> Iterator[Reason]:
         for reason in reasons:
             by_rule.setdefault((reason.rule, reason.request_class), []).append(reason)
     for reasons in by_rule.values():
-        ordered = sorted(reasons, key=_rank)
+        ordered = sorted(reasons, key=attrgetter("rank"))
         decided = [r for r in ordered if r.outcome != "retest"]
         yield decided[0] if len(decided) * 2 >= len(ordered) else ordered[0]
-
-
-def _rank(reason: Reason) -> int:
-    return PRECEDENCE.index(reason.outcome)
 
 
 def _differences(ran: Scenario, asked: Scenario) -> list[str]:

@@ -14,6 +14,7 @@ import pandas as pd
 from capplan.results import queue_waits
 from capplan.results.cost import served_by
 from capplan.results.requests import outcome_is
+from capplan.schema import LAYERS
 from capplan.stages.crossed_limit import CrossedLimit, crossed_limit
 from capplan.stages.stage import interval_of
 from capplan.stages.violations import Break
@@ -36,15 +37,8 @@ SOURCE = (
     'Points in System Behavior", ICDCS Workshops, 2011, section III; interval: bootstrap over '
     "batch means, widened to the neighbouring steps"
 )
-LAYERS = (
-    "network",
-    "gateway",
-    "service_queue",
-    "scheduler_queue",
-    "batch_window",
-    "prefill",
-    "decode",
-)
+SERVING = LAYERS[1:]
+"""The layers beyond the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -268,10 +262,10 @@ def blame(stage: Stage, found: Break, baseline: Stage | None) -> Blame:
     only_first = found.promise == "ttft_s"
     over = time_by_layer(attempts, stage.run.duration_s, to_first_token=only_first)
     usual = _usual(baseline, found.request_class, to_first_token=only_first)
-    excess = over - pd.Series({layer: usual.get(layer, 0.0) for layer in LAYERS})
+    excess = over - pd.Series({layer: usual.get(layer, 0.0) for layer in SERVING})
     layer = excess.fillna(-np.inf).idxmax(axis=1).astype(object)
     ended = attempts["outcome_layer"].astype(object)
-    by_limit = (attempts["outcome"] != "succeeded") & ended.isin(LAYERS)
+    by_limit = (attempts["outcome"] != "succeeded") & ended.isin(SERVING)
     layer = layer.where(~by_limit, ended)
     counts = layer.value_counts()
     top = str(counts.index[0])
@@ -293,7 +287,7 @@ def last_attempts(log: pd.DataFrame, request_ids: pd.Series) -> pd.DataFrame:
 def time_by_layer(
     attempts: pd.DataFrame, end_s: float, *, to_first_token: bool = False
 ) -> pd.DataFrame:
-    """Return how long attempts were in each of :data:`LAYERS`, until they ended, s.
+    """Return how long attempts were in each of :data:`SERVING`, until they ended, s.
 
     Unlike :func:`capplan.results.segments` it includes attempts that never got an answer.
     """
@@ -308,7 +302,7 @@ def time_by_layer(
         "prefill": first - attempts["batch_in_s"],
         "decode": decoded * (0.0 if to_first_token else 1.0),
     }
-    return pd.DataFrame(columns, index=attempts.index)[list(LAYERS)].astype(np.float64)
+    return pd.DataFrame(columns, index=attempts.index)[list(SERVING)].astype(np.float64)
 
 
 def _usual(

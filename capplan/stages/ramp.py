@@ -68,11 +68,6 @@ class LoadRamp:
         below = [s.load_rps for s in self.steps if s.counts and s.load_rps < limit]
         return max(below, default=math.nan)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return the load up to which nothing breaks, and from which something surely does."""
-        return interval_of([s for s in self.steps if s.counts])
-
     def in_turn(self) -> Iterator[Stage]:
         """Yield the steps in order of load, void tries before what they gave way to."""
         left = list(self.voids)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from capplan.formatting import counted
 from capplan.results.breakers import open_spans
+from capplan.results.segments import SERIES
 from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
 from capplan.statistics import share_interval
 from capplan.verdict import Reason, checked, unknown
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-QUEUES = ("gateway", "service_queue", "scheduler_queue")
 TAIL = 0.5
 """Last part of the fall-back whose answers must be those of the baseline again."""
 SLACK_FRACTION = 0.05
@@ -275,7 +275,7 @@ def _error_rate(baseline: Stage | None) -> float:
 
 def _queues_empty(run: RunResult, begin: float, end: float) -> float:
     rows = run.timeline
-    rows = rows[(rows["metric"] == "length") & rows["layer"].isin(QUEUES)]
+    rows = rows[(rows["metric"] == "length") & rows["layer"].isin(SERIES)]
     rows = rows[rows["time_s"].between(begin, end)]
     waiting = rows.groupby("time_s")["value"].sum()
     empty = waiting.index[waiting == 0]

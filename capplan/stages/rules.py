@@ -14,7 +14,7 @@ from capplan.slo.mechanisms import retry_amplification
 from capplan.stages.metrics import trend_reasons
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.violations import isolation_reasons, starvation_reasons
-from capplan.verdict import PRECEDENCE, Outcome, Reason, checked, unknown
+from capplan.verdict import Outcome, Reason, checked, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ def _double_queue(found: Findings) -> Iterator[Reason]:
 def _worst_first(pair: tuple[Reason, Stage]) -> tuple[int, float, float]:
     reason, stage = pair
     value = reason.value if isinstance(reason.value, float) else 0.0
-    return PRECEDENCE.index(reason.outcome), -value, -stage.load_rps
+    return reason.rank, -value, -stage.load_rps
 
 
 def _planned_load(found: Findings) -> Iterator[Reason]:

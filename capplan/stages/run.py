@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from capplan.budget import resolved
@@ -18,7 +19,7 @@ from capplan.stages.recovery import recovery_of
 from capplan.stages.rules import Findings, rules, unowned_queues
 from capplan.stages.run_load import loads_of
 from capplan.traffic.draw import draw
-from capplan.verdict import PRECEDENCE, Verdict
+from capplan.verdict import Verdict
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def verdict_of(findings: Findings) -> Verdict:
     """Return the verdict of all rules, the worst first, in the scope of every stage's run."""
-    reasons = sorted(rules(findings), key=lambda r: PRECEDENCE.index(r.outcome))
+    reasons = sorted(rules(findings), key=attrgetter("rank"))
     stages = findings.judged
     scope = scope_of([s.run for s in stages], [s.table for s in stages])
     return Verdict(reasons=tuple(reasons), scope=scope)
