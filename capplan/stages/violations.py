@@ -135,12 +135,8 @@ def _share(bad: Flags) -> Estimate:
     by_batch = batch_means(bad)
     if not math.isfinite(by_batch.half_width):
         return found
-    return replace(
-        found,
-        low=max(min(found.low, by_batch.low), 0.0),
-        high=min(max(found.high, by_batch.high), 1.0),
-        method="Clopper-Pearson, at least batch means",
-    )
+    low, high = min(found.low, by_batch.low), max(found.high, by_batch.high)
+    return replace(found, low=max(low, 0.0), high=min(high, 1.0))
 
 
 def allowance(promises: Promises, rule: str) -> float:

@@ -17,23 +17,24 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Values = npt.ArrayLike
 
+TAIL = 0.025
+"""Probability beyond either end of an interval."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A value with its confidence interval ``[low, high]`` from ``n`` observations.
+    """A value with its 95 % confidence interval ``[low, high]`` from ``n`` observations.
 
     An end that the data cannot bound is -inf or +inf; an unmeasured value is NaN.
 
-    >>> print(Estimate(value=1.2345, low=1.19, high=1.28, confidence=0.95, n=40, method="t"))
+    >>> print(Estimate(value=1.2345, low=1.19, high=1.28, n=40))
     1.23 [1.19, 1.28]
     """
 
     value: float
     low: float
     high: float
-    confidence: float
     n: int
-    method: str
 
     @property
     def half_width(self) -> float:
@@ -102,7 +103,7 @@ def _between(ordered: Floats, position: float) -> float:
     return here if here == after else here + part * (after - here)
 
 
-def quantile_interval(values: Values, probability: float, *, confidence: float = 0.95) -> Estimate:
+def quantile_interval(values: Values, probability: float) -> Estimate:
     """Return a quantile with its distribution-free interval from order statistics.
 
     The number of n independent values below the true quantile is binomial(n, p), so the interval
@@ -118,19 +119,16 @@ def quantile_interval(values: Values, probability: float, *, confidence: float =
     inf
     """
     _check_probability(probability)
-    _check_probability(confidence)
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     n = ordered.size
     if n == 0 or np.isnan(ordered[-1]):
-        return _within(math.nan, math.nan, n=n, confidence=confidence, method="order statistics")
-    lower, upper = _ranks(n, probability, (1 - confidence) / 2)
+        return _within(math.nan, math.nan, n=n)
+    lower, upper = _ranks(n, probability, TAIL)
     return Estimate(
         value=_between(ordered, (n - 1) * probability),
         low=float(ordered[lower - 1]) if lower >= 1 else -math.inf,
         high=float(ordered[upper - 1]) if upper <= n else math.inf,
-        confidence=confidence,
         n=n,
-        method="order statistics",
     )
 
 
@@ -147,7 +145,7 @@ def _ranks(n: int, probability: float, tail: float) -> tuple[int, int]:
     return lower, upper
 
 
-def share_interval(successes: int, n: int, *, confidence: float = 0.95) -> Estimate:
+def share_interval(successes: int, n: int) -> Estimate:
     """Return a share with its exact binomial interval.
 
     Source: Clopper and Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case
@@ -161,23 +159,19 @@ def share_interval(successes: int, n: int, *, confidence: float = 0.95) -> Estim
     if not 0 <= successes <= n:
         msg = f"successes must lie in 0..{n}, got {successes}"
         raise ValueError(msg)
-    _check_probability(confidence)
     if n == 0:
-        return _within(math.nan, math.nan, n=0, confidence=confidence, method="Clopper-Pearson")
-    tail = (1 - confidence) / 2
-    low = betaincinv(successes, n - successes + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
+        return _within(math.nan, math.nan, n=0)
+    low = betaincinv(successes, n - successes + 1, TAIL) if successes else 0.0
+    high = betaincinv(successes + 1, n - successes, 1 - TAIL) if successes < n else 1.0
     return Estimate(
         value=successes / n,
         low=float(low),
         high=float(high),
-        confidence=confidence,
         n=n,
-        method="Clopper-Pearson",
     )
 
 
-def batch_means(values: Values, *, batches: int = 20, confidence: float = 0.95) -> Estimate:
+def batch_means(values: Values, *, batches: int = 20) -> Estimate:
     """Return the mean of one stationary, autocorrelated run, by nonoverlapping batch means.
 
     The run is cut into ``batches`` equal parts (a remainder is left out at the start), whose
@@ -194,10 +188,8 @@ def batch_means(values: Values, *, batches: int = 20, confidence: float = 0.95) 
     length = series.size // batches
     if length < 2:  # noqa: PLR2004
         mean = float(series.mean()) if series.size else math.nan
-        return _within(mean, math.inf, n=series.size, confidence=confidence, method="batch means")
-    return _student(
-        in_batches(series, batches), n=series.size, confidence=confidence, method="batch means"
-    )
+        return _within(mean, math.inf, n=series.size)
+    return _student(in_batches(series, batches), n=series.size)
 
 
 def in_batches(values: Values, batches: int) -> Floats:
@@ -223,9 +215,9 @@ def trend(x: Values, levels: Values) -> Estimate:
     from scipy.special import stdtrit
 
     at, level = np.asarray(x, dtype=np.float64), np.asarray(levels, dtype=np.float64)
-    n, method = level.size, "trend of batch means"
+    n = level.size
     if n < 3:  # noqa: PLR2004
-        return _within(math.nan, math.nan, n=n, method=method)
+        return _within(math.nan, math.nan, n=n)
     at = at - at.mean()
     slope = float(at @ level / (at @ at))
     rest = level - level.mean() - slope * at
@@ -233,8 +225,8 @@ def trend(x: Values, levels: Values) -> Estimate:
     lag = float(rest[1:] @ rest[:-1]) / spread if spread > 0 else 0.0
     lag = min(max(lag, 0.0), 0.9)
     error = math.sqrt(spread / (n - 2) / float(at @ at) * (1 + lag) / (1 - lag))
-    width = float(stdtrit(n - 2, 0.975)) * error
-    return _within(slope, width, n=n, method=method)
+    width = float(stdtrit(n - 2, 1 - TAIL)) * error
+    return _within(slope, width, n=n)
 
 
 def replication_mean(values: Values, *, confidence: float = 0.95) -> Estimate:
@@ -246,31 +238,29 @@ def replication_mean(values: Values, *, confidence: float = 0.95) -> Estimate:
     10.0 [9.8, 10.3]
     """
     series = np.asarray(values, dtype=np.float64)
-    return _student(series, n=series.size, confidence=confidence, method="replications")
+    return _student(series, n=series.size, confidence=confidence)
 
 
-def _student(values: Floats, *, n: int, confidence: float, method: str) -> Estimate:
+def _student(values: Floats, *, n: int, confidence: float = 0.95) -> Estimate:
     from scipy.special import stdtrit
 
     _check_probability(confidence)
     if values.size == 0 or np.isnan(values).any():
-        return _within(math.nan, math.nan, n=n, confidence=confidence, method=method)
+        return _within(math.nan, math.nan, n=n)
     mean = float(values.mean())
     if values.size == 1 or math.isinf(mean):
-        return _within(mean, math.inf, n=n, confidence=confidence, method=method)
+        return _within(mean, math.inf, n=n)
     spread = float(values.std(ddof=1)) / math.sqrt(values.size)
     width = float(stdtrit(values.size - 1, (1 + confidence) / 2)) * spread
-    return _within(mean, width, n=n, confidence=confidence, method=method)
+    return _within(mean, width, n=n)
 
 
-def _within(
-    value: float, half_width: float, *, n: int, method: str, confidence: float = 0.95
-) -> Estimate:
+def _within(value: float, half_width: float, *, n: int) -> Estimate:
     """Return an estimate with an interval to both sides; a half-width of inf bounds nothing."""
     low, high = value - half_width, value + half_width
     if math.isinf(half_width):
         low, high = -math.inf, math.inf
-    return Estimate(value=value, low=low, high=high, confidence=confidence, n=n, method=method)
+    return Estimate(value=value, low=low, high=high, n=n)
 
 
 def _check_probability(value: float) -> None:

@@ -29,7 +29,7 @@ def test_every_drill_is_described():
     assert [name for name in NAMES if f"`{name}.yaml`" not in text] == []
 
 
-def test_an_unlimited_queue_is_fully_busy_and_answers_nobody_in_time():
+def test_an_unlimited_queue_is_fully_busy_and_answers_none_in_time():
     figures = headline(run("infinite-queue"))
     assert figures["accelerator_busy_fraction"] > 0.99
     assert figures["goodput_rps"] < 0.01

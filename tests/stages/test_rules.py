@@ -67,7 +67,7 @@ def test_a_fixed_number_of_replicas_is_no_recovery_by_scale_out(fallen):
 
 
 @pytest.mark.usefixtures("elastic")
-def test_a_recovery_by_few_new_replicas_alone_is_retested_and_protects_nobody(fallen):
+def test_a_recovery_by_few_new_replicas_alone_is_retested_and_is_no_protection(fallen):
     grown = with_counts(fallen, [1, 2, 3, 3])
     assert added(grown.run) == 2
     found = {r.rule: r for r in scaling_reasons(grown, recovered(), [grown])}
@@ -97,7 +97,7 @@ def test_a_limit_that_acted_is_a_protective_action(fallen):
 
 
 @pytest.mark.usefixtures("elastic")
-def test_replicas_that_nobody_counts_are_unknown(fallen):
+def test_replicas_that_are_not_counted_are_unknown(fallen):
     silent = with_counts(fallen, [])
     found = list(scaling_reasons(silent, recovered(), []))
     assert {r.outcome for r in found} == {"unknown"}

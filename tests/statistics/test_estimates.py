@@ -147,7 +147,5 @@ def test_digits_follow_the_half_width(value, half_width, text):
 
 
 def test_an_unbounded_estimate_still_prints():
-    found = Estimate(
-        value=1.5, low=-math.inf, high=math.inf, confidence=0.95, n=1, method="replications"
-    )
+    found = Estimate(value=1.5, low=-math.inf, high=math.inf, n=1)
     assert str(found) == "1.5 [-inf, inf]"
