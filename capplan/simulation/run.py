@@ -96,10 +96,10 @@ def simulate(
         from capplan.traffic.draw import draw
 
         trace = draw(scenario, seed=seed, replication=replication)
-    with _no_garbage_collection():
-        run = _Run(scenario, trace, seed=seed, replication=replication, engine=engine)
-        duration_s = run.play()
-        log, timeline = run.tables()
+    with _collected_at_the_end():
+        duration_s, log, timeline = _played(
+            scenario, trace, seed=seed, replication=replication, engine=engine
+        )
     return RunResult(
         scenario=scenario,
         trace=trace,
@@ -110,6 +110,15 @@ def simulate(
         duration_s=duration_s,
         wall_s=time.perf_counter() - started,
     )
+
+
+def _played(
+    scenario: Scenario, trace: Trace, **options: Any
+) -> tuple[float, pd.DataFrame, pd.DataFrame]:
+    """Return the end of a run, s, its request log and its timeline; its parts end here."""
+    run = _Run(scenario, trace, **options)
+    duration_s = run.play()
+    return duration_s, *run.tables()
 
 
 class _Run:
@@ -299,13 +308,20 @@ def _engine_for(requests: int) -> EngineKind:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn the garbage collector off: attempts have no cycles, and walking them takes long."""
+def _collected_at_the_end() -> Iterator[None]:
+    """Collect the objects of a run once, at its end; the parts of a run refer to each other.
+
+    What exists before is frozen meanwhile, so that the one collection walks the run's objects
+    alone, and memory stays flat from run to run.
+    """
     was_on = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.collect()
+        gc.unfreeze()
         if was_on:
             gc.enable()
 

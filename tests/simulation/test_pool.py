@@ -1,7 +1,12 @@
+import gc
 import math
 
 import numpy as np
 import pytest
+
+from capplan.scenario.files import load_scenario
+from capplan.simulation import simulate
+from capplan.simulation.pool import ServingPool
 
 
 def served_by(log):
@@ -142,3 +147,16 @@ def test_a_hedge_whose_answer_is_made_in_the_same_step_has_lost_all_the_same(
     both = log[log["request_id"] == "r1"]
     assert both["batch_in_s"].tolist() == pytest.approx([0.1, 0.1])
     assert both["finish_s"].tolist() == pytest.approx([1.1, 1.1])
+
+
+def test_a_run_leaves_nothing_behind_that_only_the_collector_finds():
+    scenario = load_scenario("benchmark", values={"requests": 60})
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(found, ServingPool) for found in gc.get_objects())
+        simulate(scenario, seed=1)
+        after = sum(isinstance(found, ServingPool) for found in gc.get_objects())
+    finally:
+        gc.enable()
+    assert after == before
