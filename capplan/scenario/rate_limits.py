@@ -38,6 +38,10 @@ class Meter(Part):
         """Return the tenant it counts, in words; "" = every one."""
         return "" if self.tenant is None else f" of {self.tenant}"
 
+    def counts(self, tenant: str, request_class: str) -> bool:
+        """Return whether it counts the requests of a tenant and class."""
+        return self.tenant in (None, tenant) and self.request_class in (None, request_class)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Return the class it counts; empty = every one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Generic, TypeVar
 
 from capplan.scenario.ending import Ending
 from capplan.scenario.gateway import Gateway
@@ -17,9 +16,8 @@ ROUNDING_S = 1e-9
 DECIMALS = 9
 """To which periods are counted, so that a rounding error starts none early."""
 
-Counting = TypeVar("Counting")
 Bound = tuple[Callable[[Attempt], float], float, Ending]
-Rules = TypeVar("Rules", bound=Allowance | RequestLimit | TokenLimit)
+Meters = tuple[tuple["Used", ...], tuple["RateMeter", ...]]
 
 
 class Refusals:
@@ -30,9 +28,9 @@ class Refusals:
         self._bounds = tuple(_bounds(rules))
         budget = rules.retry_budget
         self._retries = None if budget is None else SharedBudget(budget)
-        self._allowances = _Matching(rules.allowances, Used)
-        limits: tuple[RequestLimit | TokenLimit, ...] = (*rules.rate_limits, *rules.token_limits)
-        self._rates = _Matching(limits, RateMeter)
+        self._used = tuple(map(Used, rules.allowances))
+        self._rates = (*map(RateMeter, rules.rate_limits), *map(RateMeter, rules.token_limits))
+        self._found: dict[tuple[str, str], Meters] = {}
         self._hears_answers = bool(rules.allowances) or any(x.corrected for x in rules.token_limits)
 
     def refusal(self, attempt: Attempt, now_s: float) -> Failure | None:
@@ -48,11 +46,11 @@ class Refusals:
                 self._retries.deposit(attempt.request, now_s)
             elif not self._retries.withdraw(attempt.request, now_s):
                 return Failure.of(Gateway.over_retry_budget)
-        allowances = self._allowances.of(attempt)
+        allowances, rates = self._meters_of(attempt)
         for used in allowances:
             if used.is_gone(now_s):
-                return Failure.of(Allowance.used_up, name=used.name)
-        if failure := take_all(self._rates.of(attempt), attempt, now_s):
+                return Failure.of(Allowance.used_up, name=used.rules.name)
+        if failure := take_all(rates, attempt, now_s):
             return failure
         for used in allowances:
             used.add(attempt.prompt_tokens, now_s)
@@ -62,15 +60,27 @@ class Refusals:
         """Book what an answer has really taken."""
         if not self._hears_answers:
             return
-        for rate in self._rates.of(attempt):
+        allowances, rates = self._meters_of(attempt)
+        for rate in rates:
             rate.answered(attempt, now_s)
-        for used in self._allowances.of(attempt):
+        for used in allowances:
             used.add(attempt.output_tokens, now_s)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         """Remember the requests whose answer was not to try again."""
         if self._final is not None and not failure.can_be_retried:
             self._final.add(attempt.request.row)
+
+    def _meters_of(self, attempt: Attempt) -> Meters:
+        """Return the allowances and the rates that count an attempt."""
+        key = attempt.request.tenant, attempt.request.request_class
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = (
+                tuple(used for used in self._used if used.rules.counts(*key)),
+                tuple(rate for rate in self._rates if rate.rules.counts(*key)),
+            )
+        return found
 
 
 def _bounds(rules: Gateway) -> Iterator[Bound]:
@@ -156,7 +166,7 @@ class Used:
     """The tokens that were used of an allowance in its running period."""
 
     def __init__(self, rules: Allowance) -> None:
-        self.name = rules.name
+        self.rules = rules
         self._tokens = rules.tokens
         self._period_s = math.inf if rules.period_s is None else rules.period_s
         self._period = 0
@@ -175,24 +185,3 @@ class Used:
     def _turn(self, now_s: float) -> None:
         if (period := int(round(now_s / self._period_s, DECIMALS))) > self._period:
             self._period, self._used = period, 0
-
-
-class _Matching(Generic[Rules, Counting]):
-    """Limits that count some requests each, found by tenant and class."""
-
-    def __init__(self, rules: tuple[Rules, ...], counting: Callable[[Rules], Counting]) -> None:
-        self._all = tuple((r, counting(r)) for r in rules)
-        self._found: dict[tuple[str, str], tuple[Counting, ...]] = {}
-
-    def of(self, attempt: Attempt) -> tuple[Counting, ...]:
-        """Return those that count an attempt."""
-        request = attempt.request
-        key = request.tenant, request.request_class
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = tuple(
-                one
-                for r, one in self._all
-                if r.tenant in (None, key[0]) and r.request_class in (None, key[1])
-            )
-        return found
