@@ -168,8 +168,8 @@ class WaitBudget(Displayed):
         """Return the limit that each layer needs: that of the strictest class that waits in it."""
         rows = [
             (x.pool or "gateway", x.layer, x.owner or NO_OWNER, x.share_s,
-             math.nan if x.length is None else x.length,
-             math.nan if x.wait_limit_s is None else x.wait_limit_s, str(x.status))
+             _length(x.layer, x.length), math.nan if x.wait_limit_s is None else x.wait_limit_s,
+             str(x.status))
             for x in self.limits
         ]  # fmt: skip
         heads = ["pool", "layer", "owner", "share_s", "length", "wait_limit_s", "refusal"]
@@ -297,7 +297,7 @@ def _row(c: ClassBudget, limit: LayerLimit) -> dict[str, Any]:
         "layer": limit.layer,
         "owner": limit.owner or NO_OWNER,
         "share_s": share,
-        "queue_length": math.nan if is_window else _whole(share * c.drain_rps),
+        "queue_length": _length(limit.layer, _whole(share * c.drain_rps)),
         "when full": "start the batch" if is_window else refusal,
         "flag": "; ".join(f"{name} {_flag(value)}" for name, value in limit.flags.items()),
         "origin": c.origin,
@@ -309,9 +309,14 @@ def _flag(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def _whole(requests: float) -> float:
-    """Return whole requests; NaN if unknown."""
-    return math.nan if math.isnan(requests) else float(math.floor(requests))
+def _whole(requests: float) -> int | None:
+    """Return whole requests; None if unknown."""
+    return None if math.isnan(requests) else math.floor(requests)
+
+
+def _length(layer: str, requests: int | None) -> str:
+    """Return the length of a queue as text; empty for the window, which is no queue of its own."""
+    return "" if layer == "batch_window" else format_value(requests)
 
 
 def _mean_in_flight(result: RunResult, name: str) -> float:

@@ -111,9 +111,13 @@ class Conclusion(Displayed):
         return reason_table(self.reasons)
 
     def figure_table(self) -> pd.DataFrame:
-        """Return the key figures of the run: name, value, unit."""
-        rows = [(one["name"], one["value"], one.get("unit", "")) for one in self.figures]
-        return pd.DataFrame(rows, columns=["name", "value", "unit"], dtype=object)
+        """Return the key figures of the run with their units, as text."""
+        rows = []
+        for one in self.figures:
+            unit = one.get("unit", "")
+            value = format_value(one["value"], SUFFIXES.get(unit, ""))
+            rows.append((one["name"], value if unit in SUFFIXES else f"{value} {unit}"))
+        return pd.DataFrame(rows, columns=["figure", "value"])
 
     def limit_table(self) -> pd.DataFrame:
         """Return the operating limits: each load, its replicas, and the action that protects it."""
@@ -182,15 +186,18 @@ def _named_figures(stated: Any) -> Iterable[Mapping[str, Any]]:
     return (figure for figure in stated if isinstance(figure, Mapping))
 
 
+SUFFIXES = {"": "", "fraction": "_fraction", "requests/s": "_rps", "s": "_s",
+            "USD": "_usd_per_success"}  # fmt: skip
+"""Suffix of the quantities of each unit, by which they are formatted."""
 FIGURES = (
     ("requests offered", "offered", ""),
     ("goodput", "goodput_rps", "requests/s"),
-    ("share with every promise kept", "goodput_fraction", ""),
+    ("share with every promise kept", "goodput_fraction", "fraction"),
     ("throughput", "throughput_rps", "requests/s"),
-    ("error rate", "error_rate_fraction", ""),
-    ("timeout rate", "timeout_fraction", ""),
+    ("error rate", "error_rate_fraction", "fraction"),
+    ("timeout rate", "timeout_fraction", "fraction"),
     ("retry amplification", "retry_amplification", ""),
-    ("accelerators busy", "accelerator_busy_fraction", ""),
+    ("accelerators busy", "accelerator_busy_fraction", "fraction"),
     ("cost per success", "cost_usd_per_success", "USD"),
 )
 """Key figures of a conclusion: name, key of the headline, unit."""
@@ -228,7 +235,7 @@ def _figures(result: RunResult) -> Iterator[Mapping[str, Any]]:
     for name, key, unit in FIGURES:
         yield {"name": name, "value": found.get(key), "unit": unit}
     for name, own in found["by_class"].items():
-        shares = (("share with every promise kept", own["goodput_fraction"], ""),
+        shares = (("share with every promise kept", own["goodput_fraction"], "fraction"),
                   ("E2E p99, failures infinite", own["e2e_censored_s"]["p99"], "s"))  # fmt: skip
         for what, value, unit in shares:
             yield {"name": f"{name}: {what}", "value": value, "unit": unit}

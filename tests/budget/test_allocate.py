@@ -104,7 +104,7 @@ def test_the_table_has_a_row_per_class_and_layer_with_its_origin(small):
     assert set(table["origin"]) == {"promise"}
     rows = table.set_index(["request_class", "layer"])
     assert rows.loc[("chat", "gateway_queue"), "owner"] == "edge"
-    assert math.isnan(rows.loc[("chat", "batch_window"), "queue_length"])
+    assert rows.loc[("chat", "batch_window"), "queue_length"] == ""
 
 
 def test_a_budget_that_rests_on_a_default_says_so(raw):
