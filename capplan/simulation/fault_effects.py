@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
     from capplan.simulation.request_source import LoadGenerator
-    from capplan.simulation.shared_host import Machine
+    from capplan.simulation.shared_host import SharedHost
 
 ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
 
@@ -345,7 +345,7 @@ def wire(
     *,
     pools: Mapping[str, ServingPool],
     callers: Callers,
-    machines: Mapping[str, Machine],
+    shared_hosts: Mapping[str, SharedHost],
     clock: Clock,
     draws: Callable[[], np.random.Generator],
 ) -> None:
@@ -355,7 +355,7 @@ def wire(
     outages = {
         pool.name: Outages(
             pools[pool.name],
-            loader=loader_of(pool, scenario, machines=machines, clock=clock),
+            loader=loader_of(pool, scenario, shared_hosts=shared_hosts, clock=clock),
             clock=clock,
         )
         for pool in scenario.pools

@@ -18,7 +18,7 @@ from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.queue import BoundedQueue
 from capplan.simulation.replica import Replica
 from capplan.simulation.routing import LastSeen, Target, route_of
-from capplan.simulation.shared_host import Machine, Rates, Share
+from capplan.simulation.shared_host import Rates, Share, SharedHost
 from capplan.simulation.steps import EngineKind, Poison, steps_factory
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ServingPool:
         routing: np.random.Generator,
         service: np.random.Generator,
         engine: EngineKind = "fast",
-        machines: Mapping[str, Machine] | None = None,
+        shared_hosts: Mapping[str, SharedHost] | None = None,
         demands: Mapping[str, Rates] | None = None,
         models: Mapping[str, str] | None = None,
         changes_pace: bool = False,
@@ -81,7 +81,7 @@ class ServingPool:
         self._gateway = gateway
         self._route = route_of(pool.router, routing)
         self._limit = pool.router.max_in_flight
-        self._hosts = [machines[name] for name in pool.hosts] if machines else []
+        self._hosts = [shared_hosts[name] for name in pool.hosts] if shared_hosts else []
         self._demands = demands or {}
         self._build = steps_factory(
             pool,
@@ -298,7 +298,7 @@ class ServingPool:
         return next(replica for replica in self.replicas if replica.name == attempt.replica)
 
 
-def _share(engine: Batch, machine: Machine, demands: Mapping[str, Rates]) -> Share:
+def _share(engine: Batch, host: SharedHost, demands: Mapping[str, Rates]) -> Share:
     if isinstance(engine, ResidentEngine):
-        return Share(machine, demands=demands, running=lambda: engine.in_step)
-    return Share(machine, demands=demands, running=lambda: engine.running)
+        return Share(host, demands=demands, running=lambda: engine.in_step)
+    return Share(host, demands=demands, running=lambda: engine.running)

@@ -29,7 +29,7 @@ from capplan.simulation.pool import ServingPool
 from capplan.simulation.request_log import RequestLog, requests_of
 from capplan.simulation.request_source import request_source
 from capplan.simulation.response_cache import cached_responses
-from capplan.simulation.shared_host import Machine, demands_of, loader_of
+from capplan.simulation.shared_host import SharedHost, demands_of, loader_of
 from capplan.simulation.steps import EngineKind, poison_of, poisoned_rows
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
@@ -151,7 +151,9 @@ class _Run:
                 scenario, clock=self.clock, draws=partial(self._draws, RandomStream.RESPONSES)
             ),
         )
-        self.machines = {host.name: Machine(host, clock=self.clock) for host in scenario.hosts}
+        self.shared_hosts = {
+            host.name: SharedHost(host, clock=self.clock) for host in scenario.hosts
+        }
         kind = engine or _engine_for(len(trace.frame))
         self.pools = self._new_pools(self.gateway, kind)
         self.gateway.pools = {
@@ -162,7 +164,7 @@ class _Run:
             scenario,
             pools=self.pools,
             callers=self.callers,
-            machines=self.machines,
+            shared_hosts=self.shared_hosts,
             clock=self.clock,
             draws=partial(self._draws, RandomStream.FAULTS),
         )
@@ -204,7 +206,7 @@ class _Run:
                 routing=routing[index],
                 service=service[index],
                 engine=engine,
-                machines=self.machines,
+                shared_hosts=self.shared_hosts,
                 demands=demands,
                 models=models,
                 changes_pace=changes_pace(scenario, pool),
@@ -225,10 +227,10 @@ class _Run:
         )
 
     def _new_sampler(self) -> timeline.Sampler:
-        pools, machines = self.pools.values(), self.machines.values()
+        pools, hosts = self.pools.values(), self.shared_hosts.values()
         endless = math.isinf(self.sent_until_s)
         return timeline.Sampler(
-            timeline.probes(self.callers, self.gateway, pools, machines),
+            timeline.probes(self.callers, self.gateway, pools, hosts),
             clock=self.clock,
             span_s=self.last_arrival_s if endless else self.sent_until_s,
         )
@@ -251,7 +253,7 @@ class _Run:
                 clock=self.clock,
                 draws=streams[index],
                 note=sampler.changed,
-                loader=loader_of(rules, scenario, machines=self.machines, clock=self.clock)
+                loader=loader_of(rules, scenario, shared_hosts=self.shared_hosts, clock=self.clock)
                 if loads
                 else None,
             )

@@ -30,7 +30,7 @@ Rates = tuple[float, ...]
 
 
 class Runner(Protocol):
-    """What runs a step, batch or load on a machine."""
+    """What runs a step, batch or load on a shared host."""
 
     def end_moves(self, end_s: float) -> None:
         """Move the end of what runs."""
@@ -48,7 +48,7 @@ class _Work:
         self.speed = 1.0
 
 
-class Machine:
+class SharedHost:
     """One host, and the steps and batches that run on it now.
 
     Speeds are set once an instant, after everything that begins and ends in it, so consecutive
@@ -112,19 +112,19 @@ class Machine:
 
 
 class Share:
-    """The part of one replica on a machine.
+    """The part of one replica on a shared host.
 
     ``running`` returns the jobs of the step or batch in service, whose demands add up.
     """
 
     def __init__(
         self,
-        machine: Machine,
+        host: SharedHost,
         *,
         demands: Mapping[str, Rates],
         running: Callable[[], Iterable[Job]],
     ) -> None:
-        self._machine = machine
+        self._host = host
         self._demands = demands
         self._running = running
 
@@ -135,15 +135,15 @@ class Share:
             if isinstance(job, Attempt):
                 for i, rate in enumerate(self._demands[job.request.request_class]):
                     total[i] += rate
-        self._machine.begin(runner, seconds, tuple(total))
+        self._host.begin(runner, seconds, tuple(total))
 
     def left_s(self, runner: Runner) -> float:
         """Return what is left of the step or batch, s at full speed."""
-        return self._machine.left_s(runner)
+        return self._host.left_s(runner)
 
     def end(self, runner: Runner) -> None:
         """Remove the step or batch: it is done or lost."""
-        self._machine.end(runner)
+        self._host.end(runner)
 
 
 def demands_of(scenario: Scenario) -> dict[str, Rates]:
@@ -193,14 +193,14 @@ class Loader:
         rules: ModelLoad,
         *,
         hosts: Mapping[str, Host],
-        machines: Mapping[str, Machine],
+        shared_hosts: Mapping[str, SharedHost],
         clock: Clock,
     ) -> None:
         self._pool = pool
         self._rules = rules
         self._bytes = load_bytes(pool)
         self._hosts = hosts
-        self._machines = machines
+        self._shared_hosts = shared_hosts
         self._clock = clock
 
     def load(self, number: int, done: Callable[[], None]) -> Load:
@@ -213,7 +213,7 @@ class Loader:
             start_s=self._rules.start_s,
             seconds=self._bytes / rate,
             demand=taken,
-            machine=None if host is None else self._machines[host.name],
+            host=None if host is None else self._shared_hosts[host.name],
             clock=self._clock,
             done=done,
         )
@@ -228,13 +228,13 @@ class Load:
         start_s: float,
         seconds: float,
         demand: Rates,
-        machine: Machine | None,
+        host: SharedHost | None,
         clock: Clock,
         done: Callable[[], None],
     ) -> None:
         self._seconds = seconds
         self._demand = demand
-        self._machine = machine
+        self._host = host
         self._clock = clock
         self._done = done
         self._end_s = math.inf
@@ -252,8 +252,8 @@ class Load:
 
     def _begin(self, _: None) -> None:
         self.end_moves(self._clock.now + self._seconds)
-        if self._machine is not None:
-            self._machine.begin(self, self._seconds, self._demand)
+        if self._host is not None:
+            self._host.begin(self, self._seconds, self._demand)
 
     def _finish(self, end_s: float) -> None:
         if end_s == self._end_s:
@@ -262,15 +262,15 @@ class Load:
 
     def _leave(self) -> None:
         self._end_s = math.inf
-        if self._machine is not None:
-            self._machine.end(self)
+        if self._host is not None:
+            self._host.end(self)
 
 
 def loader_of(
-    pool: Pool, scenario: Scenario, *, machines: Mapping[str, Machine], clock: Clock
+    pool: Pool, scenario: Scenario, *, shared_hosts: Mapping[str, SharedHost], clock: Clock
 ) -> Loader | None:
     """Return what loads the model of a pool's replicas; None if the pool has no ``model_load``."""
     if pool.model_load is None:
         return None
     hosts = {host.name: host for host in scenario.hosts}
-    return Loader(pool, pool.model_load, hosts=hosts, machines=machines, clock=clock)
+    return Loader(pool, pool.model_load, hosts=hosts, shared_hosts=shared_hosts, clock=clock)

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from capplan.simulation.gateway import GatewayHost
     from capplan.simulation.pool import ServingPool
     from capplan.simulation.replica import Replica
-    from capplan.simulation.shared_host import Machine
+    from capplan.simulation.shared_host import SharedHost
 
 MOST_SAMPLES = 600
 FIRST_SAMPLES = 300
@@ -264,7 +264,7 @@ def probes(
     callers: Callers,
     gateway: GatewayHost,
     pools: Iterable[ServingPool],
-    machines: Iterable[Machine] = (),
+    shared_hosts: Iterable[SharedHost] = (),
 ) -> Iterable[Probe]:
     """Return the probes of a run."""
     yield from gauge_probes("caller", "", callers.gauges())
@@ -273,8 +273,8 @@ def probes(
         yield from gauge_probes("service_queue", pool.name, pool.gauges())
         for replica in pool.replicas:
             yield from _replica_probes(replica)
-    for machine in machines:
-        yield from gauge_probes("host", machine.name, machine.gauges())
+    for host in shared_hosts:
+        yield from gauge_probes("host", host.name, host.gauges())
 
 
 def _replica_probes(replica: Replica, *, there_s: Reading | None = None) -> Iterable[Probe]:

@@ -21,7 +21,7 @@ def both(scenario, trace):
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
 @pytest.mark.parametrize("fields", [{"classes": HEDGED}, {"faults": [LIMIT]}])
-def test_compiled_steps_know_of_it(build, trace_of, fields, gateway):
+def test_compiled_steps_give_the_same_tables(build, trace_of, fields, gateway):
     rng = np.random.default_rng(1)
     arrivals = np.sort(rng.uniform(0.0, 20.0, 200))
     trace = trace_of(arrivals, output_tokens=rng.integers(20, 26, 200))
@@ -31,7 +31,7 @@ def test_compiled_steps_know_of_it(build, trace_of, fields, gateway):
 
 
 @pytest.mark.parametrize("kind", ["reference", "fast"])
-def test_who_has_lost_a_race_is_not_in_the_step_after_it(build, trace_of, kind):
+def test_a_hedge_that_lost_is_not_in_the_next_step(build, trace_of, kind):
     """The answer takes 102 ms; its hedge, sent after 100, waits for the running step to end."""
     scenario, trace = build(classes=HEDGED), trace_of([0.0], output_tokens=25)
     log = simulate(scenario, trace=trace, engine=kind).requests
