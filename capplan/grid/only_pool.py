@@ -45,9 +45,17 @@ def only_pool(scenario: Scenario, pool: str, *, rate_rps: float = 1.0) -> Scenar
         "faults": [narrowed(f, {}) for f in scenario.faults if _strikes(f, scenario, pool)],
         "traffic": {"shape": steady, "duration_s": scenario.traffic.duration_s},
         "warmup_s": 0.0,
+        "derived": [path for path in scenario.derived if _is_kept(path, classes, pool)],
     }  # fmt: skip
     kept = {name: value for name, value in data.items() if name != "breakers"}
     return validate(kept, where=f"{scenario.name}, pool {pool}")
+
+
+def _is_kept(path: str, classes: list[str], pool: str) -> bool:
+    """Return whether a dotted path leads to something that the scenario of the pool has."""
+    part, _, rest = path.partition(".")
+    kept = {"pools": [pool], "classes": classes}
+    return part not in kept or rest.partition(".")[0] in kept[part]
 
 
 def acting_alone(scenario: Scenario, pool: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from capplan.budget import resolved
 from capplan.display import Displayed
 from capplan.formatting import axis_title, counted, does, format_value
 from capplan.grid.buckets import Slowdown, slowdown
@@ -145,6 +146,7 @@ def pool_studies(
     Its requests are the busiest stretch of that many requests of its classes, ``load`` times as
     fast. The other classes are left out: pools share nothing but the gateway.
     """
+    scenario = resolved(scenario)
     found = []
     for pool in scenario.pools:
         names = [c.name for c in scenario.classes if scenario.pool_of(c.name) == pool]

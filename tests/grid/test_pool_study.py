@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import capplan as cp
+from capplan.budget import resolved
 from capplan.grid.buckets import APART_GAP_S, far_apart
 from capplan.grid.only_pool import only_pool
 from capplan.results import by_bucket, per_request
@@ -22,7 +23,7 @@ def studied(name, requests, seed=1, **values):
 
 @pytest.fixture(scope="module")
 def scenario():
-    return cp.load_scenario("chat-service")
+    return resolved(cp.load_scenario("chat-service"))
 
 
 @pytest.fixture(scope="module")
