@@ -97,10 +97,10 @@ def _panel(
         ),
         *_beyond(here[here[c.ERROR.name].abs() > EDGE], width, place),
     ]
-    told = [f"±{100 * v:.3g} % {name}" for v, name in ((noise, "noise"), (published, "published"))
+    marks = [f"±{100 * v:.3g} % {name}" for v, name in ((noise, "noise"), (published, "published"))
             if v is not None]  # fmt: skip
     title = alt.Title(
-        f"{metric}, {figure}", subtitle=", ".join(told) or " ", anchor="start", subtitleFontSize=10
+        f"{metric}, {figure}", subtitle=", ".join(marks) or " ", anchor="start", subtitleFontSize=10
     )
     return layered(*layers).properties(title=title, width=width, height=ROW_HEIGHT * len(runs))
 

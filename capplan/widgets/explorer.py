@@ -1,4 +1,4 @@
-"""Controls, charts that follow them, and the static page that says the same."""
+"""Controls, charts that follow them, and the static page with the same content."""
 
 from __future__ import annotations
 
@@ -75,36 +75,36 @@ class Choice:
         return ipywidgets.HBox([title, buttons])
 
 
-MOST_TOLD = 5
-"""Things that break which a view tells one by one: where everything does, a list helps nobody."""
+MOST_LISTED = 5
+"""Things that break which a view lists one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is seen for some values: charts, sentences, and what breaks, which is told in red."""
+    """What is shown for some values: charts, sentences, and in red what breaks."""
 
     charts: tuple[Any, ...]
     sentences: tuple[str, ...]
     broken: tuple[str, ...] = ()
 
     @property
-    def told_broken(self) -> tuple[str, ...]:
+    def listed_broken(self) -> tuple[str, ...]:
         """Return the first things that break, and how many there are beside them."""
-        more = len(self.broken) - MOST_TOLD
+        more = len(self.broken) - MOST_LISTED
         rest = (f"and {more} more",) if more > 0 else ()
-        return (*self.broken[:MOST_TOLD], *rest)
+        return (*self.broken[:MOST_LISTED], *rest)
 
     def parts(self) -> list[Any]:
         """Return charts and texts in the order a page shows them."""
-        told = [f"**Breaks:** {text}" for text in self.told_broken]
-        return [*self.charts, *self.sentences, *told]
+        breaks = [f"**Breaks:** {text}" for text in self.listed_broken]
+        return [*self.charts, *self.sentences, *breaks]
 
     def html(self) -> str:
         """Return sentences and what breaks as HTML."""
         good = "".join(f"<p>{_plain(text)}</p>" for text in self.sentences)
         red = "".join(
             f'<p style="color:#B00020;font-weight:600">Breaks: {_plain(text)}</p>'
-            for text in self.told_broken
+            for text in self.listed_broken
         )
         return f'<div class="capplan-view">{good}{red}</div>'
 
@@ -205,7 +205,7 @@ class Explorer:
                 generation, values = self.asked, self.values()
             try:
                 view = self.look(values)
-            except Exception as err:  # the thread has no caller: the reader must be told
+            except Exception as err:  # the thread has no caller: show the error
                 view = View(charts=(), sentences=(), broken=(f"{type(err).__name__}: {err}",))
             with self._lock:
                 if generation == self.asked:

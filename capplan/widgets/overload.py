@@ -10,9 +10,8 @@ import pandas as pd
 
 from capplan.formatting import format_value
 from capplan.widgets.explorer import Choice, Control, Explorer, Values, View
-from capplan.widgets.protection import Protection, own_attempts, protected
-from capplan.widgets.surge import Surge, no_surge, surge_of
-from capplan.widgets.surge_runs import Aftermath, Bench, Overload
+from capplan.widgets.protection import ProtectiveActions, own_attempts, protected
+from capplan.widgets.surge import Aftermath, Overload, Surge, SurgeRuns, no_surge, surge_of
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -31,7 +30,7 @@ ACTIONS = {
     "breakers": ("breakers", {"tiered-default": ON, "none": OFF}),
     "autoscaler": ("autoscaler", {"off": OFF}),
 }
-"""Field of :class:`Protection` -> its title, and what it can be set to."""
+"""Field of :class:`ProtectiveActions` -> its title, and what it can be set to."""
 
 
 def protective_actions(
@@ -40,23 +39,23 @@ def protective_actions(
     """Show a control for each protective action, and whether the service comes back with it.
 
     ``strength`` is the surge's, in planned peaks. ``attempts`` of every caller is what the page
-    opens with; 0 = as the scenario has it. Without a reader it shows charts and sentence of these,
-    and a table of each action moved alone. Where no surge can be played, it says why.
+    opens with; 0 = as the scenario has it. Headless, it shows charts and sentence of these, and a
+    table of each action moved alone. If the scenario can have no surge, it says why.
     """
     from capplan import pages
 
-    told_why = no_surge(scenario, loads)
-    if told_why is not None:
-        pages.show(told_why)
+    why_not = no_surge(scenario, loads)
+    if why_not is not None:
+        pages.show(why_not)
         return
-    bench = Bench(scenario=scenario, surge=surge_of(loads, strength=strength), seed=seed)
-    explorer = explore_actions(bench, strength=strength, attempts=attempts)
+    runs = SurgeRuns(scenario=scenario, surge=surge_of(loads, strength=strength), seed=seed)
+    explorer = explore_actions(runs, strength=strength, attempts=attempts)
     explorer.show()
     if not pages.has_reader():
-        pages.show(pages.table(each_alone(bench, explorer)))
+        pages.show(pages.table(each_alone(runs, explorer)))
 
 
-def explore_actions(bench: Bench, *, strength: float = 2.0, attempts: int = 0) -> Explorer:
+def explore_actions(runs: SurgeRuns, *, strength: float = 2.0, attempts: int = 0) -> Explorer:
     """Return the explorer of a service's protective actions under a surge.
 
     The service as it is, under the same surge and random numbers, is the grey reference.
@@ -64,8 +63,8 @@ def explore_actions(bench: Bench, *, strength: float = 2.0, attempts: int = 0) -
 
     def look(values: Values) -> View:
         moved = values["strength"]
-        now, reference = bench.run(moved, choice_of(values)), bench.run(moved)
-        return _view(bench.surge, moved, now, reference)
+        now, reference = runs.run(moved, choice_of(values)), runs.run(moved)
+        return _view(runs.surge, moved, now, reference)
 
     surge = Control(
         title="surge, × planned peak",
@@ -74,7 +73,7 @@ def explore_actions(bench: Bench, *, strength: float = 2.0, attempts: int = 0) -
         high=max(STRONGEST, strength),
         step=0.5,
     )
-    return Explorer(controls={"strength": surge, **choices(bench.scenario, attempts)}, look=look)
+    return Explorer(controls={"strength": surge, **choices(runs.scenario, attempts)}, look=look)
 
 
 def choices(scenario: Scenario, attempts: int = 0) -> dict[str, Choice]:
@@ -94,47 +93,49 @@ def choices(scenario: Scenario, attempts: int = 0) -> dict[str, Choice]:
     return found
 
 
-def choice_of(values: Values) -> Protection:
+def choice_of(values: Values) -> ProtectiveActions:
     """Return the protective actions that controls are set to.
 
     >>> choice_of({"strength": 3.0, "attempts": 5.0, "breakers": 2.0, "backoff": 0.0})
     ... # doctest: +ELLIPSIS
-    Protection(attempts=5, backoff=None, retry_budget=None, queue_limits=None, breakers=False, ...)
+    ProtectiveActions(attempts=5, backoff=None, retry_budget=None, queue_limits=None, breakers=False, ...)
     """
     attempts = int(values.get("attempts", 0))
     chosen = {name: values[name] == ON for name in ACTIONS if values.get(name, 0.0)}
-    return Protection(attempts=attempts or None, **chosen)
+    return ProtectiveActions(attempts=attempts or None, **chosen)
 
 
-def each_alone(bench: Bench, explorer: Explorer) -> pd.DataFrame:
+def each_alone(runs: SurgeRuns, explorer: Explorer) -> pd.DataFrame:
     """Return what each protective action does when it alone is moved, under the page's surge.
 
-    Of several settings, the first and the last are told.
+    Of several settings, it runs the first and the last.
     """
     strength = explorer.controls["strength"].value
-    return pd.DataFrame(_alone(bench, explorer, strength))
+    return pd.DataFrame(_alone(runs, explorer, strength))
 
 
-def _alone(bench: Bench, explorer: Explorer, strength: float) -> Iterator[dict[str, str | float]]:
-    yield _row(bench.surge, "as it is", bench.run(strength))
+def _alone(
+    runs: SurgeRuns, explorer: Explorer, strength: float
+) -> Iterator[dict[str, str | float]]:
+    yield _row(runs.surge, "as it is", runs.run(strength))
     for name, control in explorer.controls.items():
         if not isinstance(control, Choice):
             continue
         settings = [(label, value) for label, value in control.settings.items() if value]
         for label, value in dict.fromkeys((settings[0], settings[-1])):
-            run = bench.run(strength, choice_of({name: value}))
-            yield _row(bench.surge, f"{control.title}: {label}", run)
+            run = runs.run(strength, choice_of({name: value}))
+            yield _row(runs.surge, f"{control.title}: {label}", run)
 
 
 def _row(surge: Surge, moved: str, run: Overload) -> dict[str, str | float]:
     found = run.aftermath
     return {
         "moved": moved,
-        "afterwards": _plain(back_said(surge, found)),
+        "afterwards": _plain(comeback(surge, found)),
         "good in the surge_fraction": found.good_surge_fraction,
         "good after it_fraction": found.good_after_fraction,
         "attempts per request": found.attempts_per_request,
-        "for nobody_tokens": found.wasted_tokens,
+        "in vain_tokens": found.wasted_tokens,
     }
 
 
@@ -152,64 +153,58 @@ def _view(surge: Surge, strength: float, now: Overload, reference: Overload) -> 
         )
         drawn.append(waiting)
     same = now is reference
-    sentence = overload_said(surge, strength, now, None if same else reference)
+    sentence = overload_summary(surge, strength, now, None if same else reference)
     return View(charts=tuple(drawn), sentences=(sentence,))
 
 
-def overload_said(
+def overload_summary(
     surge: Surge, strength: float, now: Overload, reference: Overload | None = None
 ) -> str:
-    """Return whether it comes back, when, and what it cost; ``reference`` is it as it is.
+    """Return whether it comes back, when, and at what cost, beside the reference where it differs.
 
-    Of the reference only what differs is told.
+    ``reference`` is the service as it is.
     """
     layer = largest_queue(now, reference)
-    told_now = _told(surge, now, layer)
-    told_was = told_now if reference is None else _told(surge, reference, layer)
+    facts = _facts(surge, now, layer)
+    before = facts if reference is None else _facts(surge, reference, layer)
     parts = [
-        text.format(value if value == was else f"{value} (as it is: {_plain(was)})")
-        for text, (value, was) in zip(
-            _texts(layer), zip(told_now, told_was, strict=True), strict=True
+        text.format(
+            value if value == before[text] else f"{value} (as it is: {_plain(before[text])})"
         )
+        for text, value in facts.items()
     ]
-    alike = reference is not None and told_now == told_was
+    alike = reference is not None and facts == before
     nothing = "; what was moved changes none of it" if alike else ""
     return (
-        f"{format_value(strength * surge.peak_rps, '_rps')} ({format_value(strength)} × the planned peak) for "
-        f"{format_value(surge.length_s, '_s')} instead of {format_value(surge.usual_rps, '_rps')}: "
-        f"{'; '.join(parts)}{nothing}."
+        f"{format_value(strength * surge.peak_rps, '_rps')} ({format_value(strength)} × the planned "
+        f"peak) for {format_value(surge.length_s, '_s')} instead of "
+        f"{format_value(surge.usual_rps, '_rps')}: {'; '.join(parts)}{nothing}."
     )
 
 
-def _texts(layer: str) -> list[str]:
-    texts = [
-        "{}",
-        "{} of the requests of the surge keep every promise",
-        "{} of those after it do",
-        "attempts per request are {}",
-        "{}, are computed for nobody",
-    ]
-    return [*texts, f"at most {{}} wait in the {_queue(layer)}"] if layer else texts
-
-
-def _told(surge: Surge, run: Overload, layer: str) -> list[str]:
+def _facts(surge: Surge, run: Overload, layer: str) -> dict[str, str]:
+    """Return the figures of a run by the sentences that they stand in."""
     found = run.aftermath
-    figures = [
-        back_said(surge, found),
-        format_value(found.good_surge_fraction, "_fraction"),
-        format_value(found.good_after_fraction, "_fraction"),
-        format_value(found.attempts_per_request),
-        f"{format_value(found.wasted_tokens, '_tokens')}, "
-        f"{format_value(found.wasted_token_fraction, '_fraction')} of all",
-    ]
-    return [*figures, format_value(run.longest(layer))] if layer else figures
+    wasted = format_value(found.wasted_token_fraction, "_fraction")
+    facts = {
+        "{}": comeback(surge, found),
+        "{} of the requests of the surge keep every promise": format_value(
+            found.good_surge_fraction, "_fraction"
+        ),
+        "{} of those after it do": format_value(found.good_after_fraction, "_fraction"),
+        "attempts per request are {}": format_value(found.attempts_per_request),
+        "{}, are computed in vain": f"{format_value(found.wasted_tokens, '_tokens')}, {wasted} of all",
+    }
+    if layer:
+        facts[f"at most {{}} wait in the {_queue(layer)}"] = format_value(run.longest(layer))
+    return facts
 
 
 def _plain(text: str) -> str:
     return text.replace("**", "")
 
 
-def back_said(surge: Surge, found: Aftermath) -> str:
+def comeback(surge: Surge, found: Aftermath) -> str:
     """Return whether a service comes back after a surge, and when."""
     after = format_value(surge.judged_s - surge.times_s[1], "_s")
     if math.isnan(found.back_s):
@@ -223,11 +218,11 @@ def back_said(surge: Surge, found: Aftermath) -> str:
         return f"**it comes back** {format_value(found.back_s, '_s')} after it"
     if found.good_surge_fraction >= found.good_before_fraction:
         return "**it holds**"
-    return "**it comes back** as soon as it is over"
+    return "**it comes back** as soon as the surge ends"
 
 
 def largest_queue(now: Overload, reference: Overload | None = None) -> str:
-    """Return the layer in which most waited at once in either run; "" where nobody waits."""
+    """Return the layer in which most requests wait at once in either run; "" if none waits."""
     runs = [now] if reference is None else [now, reference]
     longest = {layer: max(run.longest(layer) for run in runs) for layer in now.queues}
     return max(longest, key=lambda layer: longest[layer], default="")

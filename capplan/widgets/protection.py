@@ -1,4 +1,4 @@
-"""Protective actions as somebody moves them, and what each changes in a scenario."""
+"""Protective actions that can be moved, and what each changes in a scenario."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from capplan.scenario.rate_limits import RetryBudget
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.scenario.classes import RequestClass
-    from capplan.scenario.pools import Pool
 
 UNLIMITED: Mapping[str, None] = {"length": None, "wait_limit_s": None}
 PRESET = "tiered-default"
@@ -34,7 +33,7 @@ in 10 s, which is less than its 10 a second, so that it acts on a small service 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protection:
+class ProtectiveActions:
     """What protects a service in an overload; None leaves a part as the scenario has it."""
 
     attempts: int | None = None
@@ -42,7 +41,7 @@ class Protection:
     backoff: bool | None = None
     """Wait before a retry (:data:`BACKOFF`), or try again at once."""
     retry_budget: bool | None = None
-    """Callers have a retry budget (their own or :data:`BUDGET`), or nobody has."""
+    """Callers have a retry budget (their own or :data:`BUDGET`), or none."""
     queue_limits: bool | None = None
     """False = every queue is unlimited, in length and in time."""
     breakers: bool | None = None
@@ -51,12 +50,12 @@ class Protection:
     """False = the number of replicas is what it is at the start."""
 
 
-def protected(scenario: Scenario, choice: Protection) -> Scenario:
+def protected(scenario: Scenario, choice: ProtectiveActions) -> Scenario:
     """Return the scenario with the chosen protective actions.
 
     >>> from capplan.scenario.files import load_scenario
     >>> storm = load_scenario("drills/retry-storm")
-    >>> protected(storm, Protection(attempts=1)).classes[0].retry.max_attempts
+    >>> protected(storm, ProtectiveActions(attempts=1)).classes[0].retry.max_attempts
     1
     """
     from capplan.scenario.files import with_values
@@ -65,7 +64,7 @@ def protected(scenario: Scenario, choice: Protection) -> Scenario:
     return with_values(scenario, changed) if changed else scenario
 
 
-def _changes(scenario: Scenario, choice: Protection) -> Iterator[tuple[str, Any]]:
+def _changes(scenario: Scenario, choice: ProtectiveActions) -> Iterator[tuple[str, Any]]:
     for one in scenario.classes:
         for name, value in _retry(one, choice).items():
             yield f"classes.{one.name}.retry.{name}", value
@@ -76,11 +75,11 @@ def _changes(scenario: Scenario, choice: Protection) -> Iterator[tuple[str, Any]
     if choice.breakers is not None:
         yield "breakers", [PRESET] if choice.breakers else []
     if choice.autoscaler is False:
-        for pool in scaled(scenario):
+        for pool in (pool for pool in scenario.pools if pool.autoscaler is not None):
             yield f"pools.{pool.name}.autoscaler", None
 
 
-def _retry(one: RequestClass, choice: Protection) -> dict[str, Any]:
+def _retry(one: RequestClass, choice: ProtectiveActions) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if choice.attempts is not None:
         found["max_attempts"] = choice.attempts
@@ -93,7 +92,7 @@ def _retry(one: RequestClass, choice: Protection) -> dict[str, Any]:
 
 
 def _without_limits(scenario: Scenario) -> Iterator[tuple[str, Any]]:
-    """Yield every limit of a queue as none; nobody is displaced from a queue that is never full."""
+    """Yield every limit of a queue as none; a queue that is never full displaces no request."""
     for name, value in UNLIMITED.items():
         yield f"gateway.queue.{name}", value
         for pool in scenario.pools:
@@ -104,11 +103,6 @@ def _without_limits(scenario: Scenario) -> Iterator[tuple[str, Any]]:
         if isinstance(pool.batching, DynamicBatching) and pool.batching.has_levels:
             yield f"pools.{pool.name}.batching.queue_policy", {}
             yield f"pools.{pool.name}.batching.level_policies", []
-
-
-def scaled(scenario: Scenario) -> list[Pool]:
-    """Return the pools whose replicas an autoscaler adds and takes away."""
-    return [pool for pool in scenario.pools if pool.autoscaler is not None]
 
 
 def own_attempts(scenario: Scenario) -> str:

@@ -14,15 +14,21 @@ from capplan.stages.run_load import loads_of
 from capplan.widgets.explorer import Choice
 from capplan.widgets.overload import (
     ACTIONS,
-    back_said,
     choice_of,
     choices,
+    comeback,
     explore_actions,
-    overload_said,
+    overload_summary,
 )
-from capplan.widgets.protection import Protection, protected
-from capplan.widgets.surge import SHOWN_REQUESTS, Surge, no_surge, surge_of
-from capplan.widgets.surge_runs import Aftermath, Bench
+from capplan.widgets.protection import ProtectiveActions, protected
+from capplan.widgets.surge import (
+    SHOWN_REQUESTS,
+    Aftermath,
+    Surge,
+    SurgeRuns,
+    no_surge,
+    surge_of,
+)
 
 STORM = 5.0
 """Planned peaks of the drill's blip."""
@@ -46,19 +52,19 @@ BUSY = {
         }
     ],
 }
-"""The drill with everything that a control can move, and a queue in which somebody waits."""
+"""The drill with everything that a control can move, and a queue in which requests wait."""
 
 
 @pytest.fixture(scope="module")
 def storm():
     scenario = load_scenario("drills/retry-storm")
-    return Bench(scenario=scenario, surge=surge_of(loads_of(scenario), strength=STORM), seed=1)
+    return SurgeRuns(scenario=scenario, surge=surge_of(loads_of(scenario), strength=STORM), seed=1)
 
 
 @pytest.fixture(scope="module")
 def busy():
     scenario = load_scenario("drills/retry-storm", values=BUSY)
-    return Bench(scenario=scenario, surge=surge_of(LOADS, strength=STORM), seed=1)
+    return SurgeRuns(scenario=scenario, surge=surge_of(LOADS, strength=STORM), seed=1)
 
 
 def sentence(bench, **values):
@@ -88,7 +94,7 @@ def test_jitter_alone_does_not_end_the_storm_but_few_attempts_do(storm):
 
 def test_what_it_cost_is_counted(storm):
     naive = storm.run(STORM).aftermath
-    saved = storm.run(STORM, Protection(retry_budget=True, backoff=True)).aftermath
+    saved = storm.run(STORM, ProtectiveActions(retry_budget=True, backoff=True)).aftermath
     assert naive.good_before_fraction == saved.good_before_fraction == 1.0
     assert math.isinf(naive.back_s)
     assert 0 < saved.back_s < 30
@@ -138,7 +144,7 @@ def test_an_autoscaler_ends_the_storm_that_goes_on_without_it(busy):
 def test_the_bundled_breakers_change_a_queue_that_grows_beyond_their_limit():
     queue = {"pools.llm.router": {"max_in_flight": 8}, "pools.llm.queue": {"owner": "platform"}}
     scenario = load_scenario("drills/retry-storm", values=queue)
-    bench = Bench(scenario=scenario, surge=surge_of(LOADS, strength=STORM), seed=1)
+    bench = SurgeRuns(scenario=scenario, surge=surge_of(LOADS, strength=STORM), seed=1)
     found = bench.run(STORM, choice_of({"breakers": 1.0}))
     assert found.longest("service_queue") < bench.run(STORM).longest("service_queue")
 
@@ -148,19 +154,19 @@ def test_a_stronger_surge_is_another_load_with_the_same_usual_one(storm):
     assert weak.aftermath.good_surge_fraction > strong.aftermath.good_surge_fraction
     first = [run.flows.query("figure == 'offered'").iloc[0]["flow_rps"] for run in (weak, strong)]
     assert first[0] == first[1]
-    assert "**it holds**" in overload_said(storm.surge, 0.5, weak)
+    assert "**it holds**" in overload_summary(storm.surge, 0.5, weak)
 
 
 def test_no_choice_leaves_the_scenario_and_its_run_alone(storm):
     assert choice_of({"strength": 3.0, "attempts": 0.0, **dict.fromkeys(ACTIONS, 0.0)}) == (
-        Protection()
+        ProtectiveActions()
     )
-    assert protected(storm.scenario, Protection()) is storm.scenario
-    assert storm.run(STORM, Protection()) is storm.run(STORM)
+    assert protected(storm.scenario, ProtectiveActions()) is storm.scenario
+    assert storm.run(STORM, ProtectiveActions()) is storm.run(STORM)
 
 
 def test_what_changes_nothing_is_said_to(storm):
-    said = overload_said(storm.surge, STORM, storm.run(STORM), storm.run(STORM))
+    said = overload_summary(storm.surge, STORM, storm.run(STORM), storm.run(STORM))
     assert said.endswith("; what was moved changes none of it.")
 
 
@@ -177,9 +183,9 @@ def test_only_what_can_be_another_has_a_control(storm, busy):
 
 def test_a_retry_budget_that_a_class_has_is_kept():
     own = load_scenario("drills/retry-budget")
-    on = protected(own, Protection(retry_budget=True)).classes[0].retry.budget
+    on = protected(own, ProtectiveActions(retry_budget=True)).classes[0].retry.budget
     assert on == own.classes[0].retry.budget
-    assert protected(own, Protection(retry_budget=False)).classes[0].retry.budget is None
+    assert protected(own, ProtectiveActions(retry_budget=False)).classes[0].retry.budget is None
 
 
 def test_unlimited_queues_displace_nobody_and_have_no_policy():
@@ -192,7 +198,7 @@ def test_unlimited_queues_displace_nobody_and_have_no_policy():
             "pools.encoder.batching.level_policies": [{"level": 1, "max_queue_size": 3}],
         },
     )
-    free = protected(scenario, Protection(queue_limits=False))
+    free = protected(scenario, ProtectiveActions(queue_limits=False))
     pool = free.pool()
     for queue in (free.gateway.queue, pool.queue, pool.batching.scheduler):
         assert queue.length is None
@@ -206,7 +212,7 @@ def test_unlimited_queues_displace_nobody_and_have_no_policy():
 def test_other_services_are_simulated_too(name):
     scenario = load_scenario(name)
     loads = SimpleNamespace(planned_rps=50.0, peak_rps=60.0)
-    bench = Bench(scenario=scenario, surge=surge_of(loads, strength=4.0))
+    bench = SurgeRuns(scenario=scenario, surge=surge_of(loads, strength=4.0))
     explorer = explore_actions(bench, strength=4.0)
     view = explorer.look({**explorer.values(), "queue_limits": 2.0})
     assert len(view.charts) == 2
@@ -251,11 +257,11 @@ def test_a_surge_of_no_strength_is_an_error(strength):
 def test_what_cannot_be_judged_stays_unknown():
     surge = Surge(usual_rps=4.0, peak_rps=8.0, length_s=10.0)
     figures = dict.fromkeys(Aftermath.__dataclass_fields__, math.nan)
-    assert "**unknown**" in back_said(surge, Aftermath(**figures))
+    assert "**unknown**" in comeback(surge, Aftermath(**figures))
     poor = {**figures, "good_before_fraction": 0.2, "back_s": 0.0}
-    assert "**nothing to come back to**: 20 %" in back_said(surge, Aftermath(**poor))
+    assert "**nothing to come back to**: 20 %" in comeback(surge, Aftermath(**poor))
     late = {**figures, "good_before_fraction": 1.0, "good_surge_fraction": 0.3, "back_s": 0.0}
-    assert back_said(surge, Aftermath(**late)) == "**it comes back** as soon as it is over"
+    assert comeback(surge, Aftermath(**late)) == "**it comes back** as soon as the surge ends"
 
 
 def test_without_a_reader_the_page_shows_charts_the_sentence_and_each_action_alone(
