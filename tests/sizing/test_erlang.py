@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan import queueing as q
+from capplan.sizing import rules as q
 
 servers = st.integers(1, 200)
 loads = st.floats(0.01, 0.99)
