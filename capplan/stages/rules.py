@@ -114,7 +114,7 @@ def unowned_queues(scenario: Scenario) -> Reason:
 def _double_queue(found: Findings) -> Iterator[Reason]:
     """Yield the worst finding on waiting twice, by rule and class, of the planned stages.
 
-    See :mod:`capplan.slo.double_queue`.
+    See :func:`capplan.slo.mechanisms.double_queue_reasons`.
     """
     by_rule: dict[tuple[str, str | None], list[tuple[Reason, Stage]]] = {}
     for stage in found.within:
