@@ -174,7 +174,7 @@ def _read(file: Path) -> pd.DataFrame:
 def _have(frame: pd.DataFrame, wanted: Iterable[str], file: Path) -> None:
     missing = sorted(set(wanted) - set(frame.columns))
     if missing:
-        raise DataError("kernels or columns of a profile", where=file, field=", ".join(missing))
+        raise DataError("kernels or columns of the profile", where=file, field=", ".join(missing))
 
 
 def mix_table(

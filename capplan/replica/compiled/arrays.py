@@ -157,7 +157,8 @@ WORD = 8
 def laid_out(parts: Arrays) -> tuple[Memory, Arrays]:
     """Return one array with copies of all parts, and the parts as views of it.
 
-    Its header says of each part where it begins, in bytes, and its rows and columns.
+    Its header says of each part where it begins, in bytes, and its rows and columns. Rows of zeros
+    are not written, so that the pages of large tables take no memory before they are used.
     """
     header, at = [], 3 * PARTS * WORD
     for part in parts:
@@ -168,8 +169,10 @@ def laid_out(parts: Arrays) -> tuple[Memory, Arrays]:
     views = []
     for part, begin in zip(parts, header[::3], strict=True):
         words = memory[begin // WORD : (begin + part.nbytes) // WORD]
-        views.append(words.view(part.dtype).reshape(part.shape))
-        views[-1][...] = part
+        view = words.view(part.dtype).reshape(part.shape)
+        used = part.any(axis=-1) if part.ndim > 1 else slice(None)
+        view[used] = part[used]
+        views.append(view)
     return memory, Arrays(*views)
 
 
