@@ -169,7 +169,10 @@ def in_flight(start_s: Floats, service_s: Floats, end_s: float) -> InFlight:
     Every request is served at once, without waiting: the demand, not what a server with limits
     reaches. The trace starts empty, so the level is low for the first service times.
     """
-    times, level = in_flight_steps(start_s, service_s)
+    moments = np.concatenate([start_s, start_s + service_s])
+    steps = np.repeat(np.array([1, -1]), len(start_s))
+    order = np.argsort(moments, kind="stable")
+    times, level = moments[order], np.cumsum(steps[order])
     inside = times < end_s
     times, level = times[inside], level[inside]
     seconds = np.diff(np.append(times, end_s))
@@ -177,11 +180,3 @@ def in_flight(start_s: Floats, service_s: Floats, end_s: float) -> InFlight:
     spent = np.bincount(at, seconds, len(levels)).astype(np.float64)
     held = spent > 0
     return InFlight(levels=levels[held], seconds=spent[held])
-
-
-def in_flight_steps(start_s: Floats, service_s: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return the moments of change and the number in flight after each."""
-    times = np.concatenate([start_s, start_s + service_s])
-    steps = np.concatenate([np.ones(len(start_s), np.int64), -np.ones(len(start_s), np.int64)])
-    order = np.argsort(times, kind="stable")
-    return times[order], np.cumsum(steps[order])
