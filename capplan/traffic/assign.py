@@ -32,28 +32,115 @@ def completed(
     matches, else the default class. Tenant: the trace's, else the rule's, else drawn by share.
     Priority, streaming, deadline and size: the trace's, else those of the class.
     """
-    notes: list[str] = []
-    classes, rule = classes_of(frame, scenario, notes)
-    rng = stream(*key, Stream.TENANTS)
+    rows = _Rows(frame, scenario, key)
     out = {
-        "request_id": _ids(frame),
+        "request_id": rows.ids(),
         "arrival_s": frame["arrival_s"].to_numpy(),
         "prompt_tokens": frame["prompt_tokens"].to_numpy(),
         "output_tokens": frame["output_tokens"].to_numpy(),
-        "request_class": classes,
-        "tenant": _tenants(frame, scenario, classes, rule_of=rule, rng=rng, notes=notes),
-        "session": _none_if_missing(frame, "session"),
-        "priority": _by_class(frame, "priority", classes, scenario, notes).astype(np.int64),
-        "streaming": _streaming(frame, scenario, classes, key, notes),
-        "deadline_s": _by_class(frame, "deadline_s", classes, scenario, notes),
-        "size": _sizes(frame, scenario, classes, key, notes),
-        "prefix_blocks": _prefixes(frame),
+        "request_class": rows.classes,
+        "tenant": rows.tenants(),
+        "session": rows.labels("session"),
+        "priority": rows.by_class("priority").astype(np.int64),
+        "streaming": rows.streaming(),
+        "deadline_s": rows.by_class("deadline_s"),
+        "size": rows.sizes(),
+        "prefix_blocks": rows.prefixes(),
         "observed_e2e_s": _numbers(frame, "observed_e2e_s"),
-        "user": _none_if_missing(frame, "user"),
+        "user": rows.labels("user"),
         "think_s": _numbers(frame, "think_s"),
-        "imputed": _imputed(frame),
+        "imputed": _objects(frame, "imputed", False).astype(bool),
     }
-    return pd.DataFrame(out), notes
+    return pd.DataFrame(out), rows.notes
+
+
+class _Rows:
+    """The rows of a trace that are filled: their classes, and the assumptions so far."""
+
+    def __init__(self, frame: pd.DataFrame, scenario: Scenario, key: tuple[int, int]) -> None:
+        self.frame = frame
+        self.scenario = scenario
+        self.key = key
+        self.notes: list[str] = []
+        self.classes, self._rule_of = classes_of(frame, scenario, self.notes)
+
+    def tenants(self) -> Objects:
+        tenants = _objects(self.frame, "tenant")
+        for i, rule in enumerate(self.scenario.traffic.rules):
+            if rule.tenant is not None:
+                tenants[_missing(tenants) & (self._rule_of == i)] = rule.tenant
+        unnamed = _missing(tenants)
+        if unnamed.any():
+            rng = stream(*self.key, Stream.TENANTS)
+            tenants[unnamed] = tenants_of(self.scenario, self.classes, rng)[unnamed]
+            known = self.scenario.tenants
+            how = "drawn by share" if len(known) > 1 else known[0].name
+            self.notes.append(f"{_of(unnamed)} named no tenant: {how}.")
+        return tenants
+
+    def by_class(self, column: str) -> NDArray[np.float64]:
+        """Return the trace's numbers, else those of the class."""
+        values = _numbers(self.frame, column)
+        unnamed = np.isnan(values)
+        for c in self.scenario.classes:
+            of_class = c.priority if column == "priority" else c.promises.deadline_s
+            values[unnamed & (self.classes == c.name)] = np.nan if of_class is None else of_class
+        if unnamed.any():
+            what = column.removesuffix("_s")
+            self.notes.append(f"{_of(unnamed)} named no {what}: that of the class.")
+        if column == "deadline_s" and (endless := np.isnan(values)).any():
+            self.notes.append(f"{_of(endless)} have no deadline: their callers wait without end.")
+        return values
+
+    def streaming(self) -> Bools:
+        stated = _objects(self.frame, "streaming")
+        unnamed = _missing(stated)
+        streams = {c.name: c.streaming for c in self.scenario.classes}
+        by_class = np.array([streams[name] for name in self.classes], dtype=bool)
+        share = self.scenario.traffic.streaming_fraction
+        if share is not None:
+            by_class &= stream(*self.key, Stream.STREAMING).random(len(by_class)) < share
+        if unnamed.any():
+            how = "" if share is None else f", {share:g} of the streaming classes' requests"
+            self.notes.append(f"{_of(unnamed)} have no streaming flag: that of the class{how}.")
+        by_class[~unnamed] = stated[~unnamed].astype(bool)
+        return by_class
+
+    def sizes(self) -> NDArray[np.float64]:
+        """Return the trace's sizes, else draws of the law of the class."""
+        values = _numbers(self.frame, "size")
+        unnamed = np.isnan(values)
+        classes = self.scenario.classes
+        drawn = np.zeros(len(values), dtype=bool)
+        for c, rng in zip(
+            classes, stream(*self.key, Stream.SIZES).spawn(len(classes)), strict=True
+        ):
+            if c.size is not None:
+                rows = unnamed & (self.classes == c.name)
+                values[rows] = sizes(c.size, int(np.count_nonzero(rows)), rng)
+                drawn |= rows
+        if drawn.any():
+            self.notes.append(f"{_of(drawn)} named no size: drawn by the law of the class.")
+        return values
+
+    def ids(self) -> Objects:
+        ids = _objects(self.frame, "request_id")
+        numbered = np.array([f"r{i}" for i in range(len(ids))], dtype=object)
+        return np.where(_missing(ids), numbered, ids)
+
+    def labels(self, column: str) -> Objects:
+        values = _objects(self.frame, column)
+        values[_missing(values)] = None
+        return values
+
+    def prefixes(self) -> Objects:
+        blocks = _objects(self.frame, "prefix_blocks")
+        none = np.zeros(0, dtype=np.int64)
+        none.flags.writeable = False
+        for i, ids in enumerate(blocks):
+            if ids is None or isinstance(ids, float):
+                blocks[i] = none
+        return blocks
 
 
 def classes_of(
@@ -101,121 +188,10 @@ def _matches(frame: pd.DataFrame, stated: Objects, rule: ClassRule) -> Bools:
     return hit
 
 
-def _tenants(
-    frame: pd.DataFrame,
-    scenario: Scenario,
-    classes: Objects,
-    *,
-    rule_of: NDArray[np.int64],
-    rng: np.random.Generator,
-    notes: list[str],
-) -> Objects:
-    tenants = _objects(frame, "tenant")
-    for i, rule in enumerate(scenario.traffic.rules):
-        if rule.tenant is not None:
-            tenants[_missing(tenants) & (rule_of == i)] = rule.tenant
-    unnamed = _missing(tenants)
-    if unnamed.any():
-        tenants[unnamed] = tenants_of(scenario, classes, rng)[unnamed]
-        how = "drawn by share" if len(scenario.tenants) > 1 else f"{scenario.tenants[0].name}"
-        notes.append(f"{_of(unnamed)} named no tenant: {how}.")
-    return tenants
-
-
-def _by_class(
-    frame: pd.DataFrame, column: str, classes: Objects, scenario: Scenario, notes: list[str]
-) -> NDArray[np.float64]:
-    """Return the trace's numbers, else those of the class."""
-    values = _numbers(frame, column)
-    unnamed = np.isnan(values)
-    for c in scenario.classes:
-        of_class = c.priority if column == "priority" else c.promises.deadline_s
-        rows = unnamed & (classes == c.name)
-        values[rows] = np.nan if of_class is None else of_class
-    if unnamed.any():
-        what = "priority" if column == "priority" else "deadline"
-        notes.append(f"{_of(unnamed)} named no {what}: that of the class.")
-    if column == "deadline_s" and np.isnan(values).any():
-        notes.append(f"{_of(np.isnan(values))} have no deadline: their callers wait without end.")
-    return values
-
-
-def _streaming(
-    frame: pd.DataFrame,
-    scenario: Scenario,
-    classes: Objects,
-    key: tuple[int, int],
-    notes: list[str],
-) -> Bools:
-    stated = _objects(frame, "streaming")
-    unnamed = _missing(stated)
-    streams = {c.name: c.streaming for c in scenario.classes}
-    by_class = np.array([streams[name] for name in classes], dtype=bool)
-    share = scenario.traffic.streaming_fraction
-    if share is not None:
-        by_class &= stream(*key, Stream.STREAMING).random(len(frame)) < share
-    if unnamed.any():
-        how = "" if share is None else f", {share:g} of the streaming classes' requests"
-        notes.append(f"{_of(unnamed)} have no streaming flag: that of the class{how}.")
-    by_class[~unnamed] = stated[~unnamed].astype(bool)
-    return by_class
-
-
-def _sizes(
-    frame: pd.DataFrame,
-    scenario: Scenario,
-    classes: Objects,
-    key: tuple[int, int],
-    notes: list[str],
-) -> NDArray[np.float64]:
-    """Return the trace's sizes, else draws of the law of the class."""
-    values = _numbers(frame, "size")
-    unnamed = np.isnan(values)
-    rngs = stream(*key, Stream.SIZES).spawn(len(scenario.classes))
-    drawn = np.zeros(len(frame), dtype=bool)
-    for c, rng in zip(scenario.classes, rngs, strict=True):
-        rows = unnamed & (classes == c.name)
-        if c.size is not None:
-            values[rows] = sizes(c.size, int(np.count_nonzero(rows)), rng)
-            drawn |= rows
-    if drawn.any():
-        notes.append(f"{_of(drawn)} named no size: drawn by the law of the class.")
-    return values
-
-
-def _ids(frame: pd.DataFrame) -> Objects:
-    ids = _objects(frame, "request_id")
-    unnamed = _missing(ids)
-    numbered = np.array([f"r{i}" for i in range(len(frame))], dtype=object)
-    return np.where(unnamed, numbered, ids)
-
-
-def _none_if_missing(frame: pd.DataFrame, column: str) -> Objects:
-    values = _objects(frame, column)
-    values[_missing(values)] = None
-    return values
-
-
-def _prefixes(frame: pd.DataFrame) -> Objects:
-    blocks = _objects(frame, "prefix_blocks")
-    none = np.zeros(0, dtype=np.int64)
-    none.flags.writeable = False
-    for i, ids in enumerate(blocks):
-        if ids is None or isinstance(ids, float):
-            blocks[i] = none
-    return blocks
-
-
-def _imputed(frame: pd.DataFrame) -> Bools:
-    if "imputed" in frame:
-        return frame["imputed"].to_numpy(dtype=bool)
-    return np.zeros(len(frame), dtype=bool)
-
-
-def _objects(frame: pd.DataFrame, column: str) -> Objects:
+def _objects(frame: pd.DataFrame, column: str, absent: object = None) -> Objects:
     if column in frame:
         return frame[column].to_numpy(dtype=object, copy=True)
-    return np.full(len(frame), None, dtype=object)
+    return np.full(len(frame), absent, dtype=object)
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
