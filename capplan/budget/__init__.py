@@ -25,6 +25,7 @@ from capplan.scenario import Scenario
 from capplan.scenario.fields import derived_fields
 from capplan.scenario.files import with_values
 from capplan.scenario.part import DERIVED
+from capplan.scenario.shapes import ClosedLoop
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def allocate(
     Raises :class:`capplan.schema.DataError` if a model or accelerator is unknown or does not fit.
     """
     plan = _plan(scenario, profile=profile, trace=trace)
-    defaults = derived_fields(scenario)
-    scenario = _filled(scenario, {f: plan.settings.get(f, defaults[f]) for f in defaults})
+    if defaults := derived_fields(scenario):
+        numbers = _own_settings(scenario)
+        scenario = _filled(scenario, {f: numbers.get(f, defaults[f]) for f in defaults})
     return WaitBudget(
         scenario=scenario.name,
         rule=scenario.budget.rule,
@@ -83,22 +85,30 @@ def allocate(
     )
 
 
-def resolved(scenario: Scenario, *, trace: Trace | None = None) -> Scenario:
+def resolved(scenario: Scenario) -> Scenario:
     """Return the scenario with the budget's number for each word ``derived``.
 
     What simulates, stages, sizes or judges a scenario calls it first, so that a derived number
-    follows from the scenario at hand. Rates and lengths are those of :func:`allocate`.
+    follows from the scenario at hand: from its whole traffic, whatever ``requests`` are run.
     Raises :class:`capplan.schema.DataError` naming the field where no number follows.
     """
     fields = derived_fields(scenario)
     if not fields:
         return scenario
-    settings = _plan(scenario, trace=trace).settings
+    settings = _own_settings(scenario)
     lacking = [f for f in fields if f not in settings and _queue(f) not in settings]
     if lacking:
         rule = "a number: the wait budget derives none without a promise that leaves time to wait"
         raise DataError(rule, where=scenario.name, field=lacking[0], value=DERIVED)
     return _filled(scenario, {field: settings.get(field) for field in fields})
+
+
+def _own_settings(scenario: Scenario) -> dict[str, int | float]:
+    """Return the settings that follow from the scenario's own traffic, all of its trace."""
+    traffic = scenario.traffic
+    if traffic.trace is not None and not isinstance(traffic.shape, ClosedLoop):
+        scenario = with_values(scenario, {"requests": None})
+    return _plan(scenario).settings
 
 
 def _queue(field: str) -> str:

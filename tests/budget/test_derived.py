@@ -49,6 +49,15 @@ def test_a_derived_number_follows_a_change_of_its_inputs(scenario):
     assert slower.pool().queue.wait_limit_s > resolved(scenario).pool().queue.wait_limit_s
 
 
+def test_a_shorter_run_has_the_same_derived_numbers():
+    chat = load_scenario("chat-service")
+    short = resolved(with_values(chat, {"requests": 500}))
+    assert short.pools == resolved(chat).pools
+    assert allocate(with_values(chat, {"requests": 500})).derived["gateway.concurrency"] == (
+        short.gateway.concurrency
+    )
+
+
 def test_a_run_and_its_verdict_rest_on_the_derived_numbers(stated, scenario):
     result = simulate(scenario)
     assert result.scenario == resolved(scenario)
