@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 
 from capplan.scenario.gateway import Gateway
 from capplan.simulation.attempt import Attempt
@@ -119,6 +120,9 @@ class FlowLine:
 
     def __len__(self) -> int:
         return len(self._since)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(self._since)
 
     def push(self, attempt: Attempt, now_s: float) -> None:
         """Add an attempt."""
