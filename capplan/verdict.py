@@ -132,9 +132,8 @@ class Scope:
 
 def _numbers(reason: Reason) -> str:
     """Return the field, value and limit of a reason without other evidence."""
-    parts = (reason.value, reason.limit)
-    value, limit = (format_value(part, reason.field) for part in parts)
-    return f"{reason.field}: {value}, limit {limit}"
+    value, limit = (format_value(part, reason.field) for part in (reason.value, reason.limit))
+    return f"{reason.field}: {value}" + ("" if reason.limit is None else f", limit {limit}")
 
 
 def reason_table(reasons: Iterable[Reason], *, passed: bool = False) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from capplan import __version__
 from capplan.cli import (
     budget,
-    exits,
     fidelity,
     init,
     memory,
@@ -25,6 +24,7 @@ from capplan.cli import (
     sweep,
     traffic,
 )
+from capplan.cli.output import BAD_INPUT, FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED
 from capplan.cli.parsing import Parser, UsageError
 from capplan.schema import DataError
 
@@ -45,17 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = args.run(args)
         sys.stdout.flush()
     except (UsageError, DataError) as err:
-        return _end(exits.BAD_INPUT, str(err), trace=trace)
+        return _end(BAD_INPUT, str(err), trace=trace)
     except BrokenPipeError:
         _forget_stdout()
-        return exits.PIPE_CLOSED
+        return PIPE_CLOSED
     except Terminated:
-        return _end(exits.TERMINATED, "terminated", trace=trace)
+        return _end(TERMINATED, "terminated", trace=trace)
     except KeyboardInterrupt:
-        return _end(exits.INTERRUPTED, "interrupted", trace=trace)
+        return _end(INTERRUPTED, "interrupted", trace=trace)
     except Exception as err:  # the edge: every failure is one line on stderr
         _forget_stdout()
-        return _end(exits.FAILED, _cause(err), trace=trace)
+        return _end(FAILED, _cause(err), trace=trace)
     return code
 
 

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_frame, print_json
+from capplan.cli.output import checked, print_frame, print_json
 from capplan.cli.parsing import add_command, scenario_of, values_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def _run(args: argparse.Namespace) -> int:
             print_frame(budget.finding_table())
         if args.apply is not None:
             sys.stdout.write(f"\nwritten to {args.apply}\n")
-    return exits.checked(budget.outcome, check=args.check)
+    return checked(budget.outcome, check=args.check)
 
 
 def _apply(args: argparse.Namespace, budget: WaitBudget) -> None:

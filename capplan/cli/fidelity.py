@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_json
+from capplan.cli.output import DONE, print_json
 from capplan.cli.parsing import add_command, check_names
 from capplan.schema import DataError
 
@@ -78,7 +77,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     else:
         _print(found)
         sys.stdout.write(f"written to {out}\n")
-    return exits.DONE
+    return DONE
 
 
 def _validate(args: argparse.Namespace) -> int:
@@ -109,7 +108,7 @@ def _validate(args: argparse.Namespace) -> int:
         print_json(found.to_json())
     else:
         _print(found)
-    return exits.DONE
+    return DONE
 
 
 def _asked(args: argparse.Namespace, measured: Measured) -> tuple[Any, float | None, str]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capplan.cli import exits
+from capplan.cli.output import DONE
 from capplan.cli.parsing import add_command, positive
 from capplan.schema import DataError
 
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         text = text.replace(str(Path(args.trace).resolve()), _seen_from(target, args.trace))
     target.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{target}\n")
-    return exits.DONE
+    return DONE
 
 
 def _seen_from(target: Path, trace: str) -> str:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_json
+from capplan.cli.output import DONE, print_json
 from capplan.cli.parsing import add_command, scenario_of
 
 
@@ -35,7 +34,7 @@ def _memory(args: argparse.Namespace) -> int:
         for pool in plan.table().to_dict("records"):
             sys.stdout.write(_transposed(pool))
         sys.stdout.write(f"{plan.summary()}\n".replace("`", ""))
-    return exits.DONE
+    return DONE
 
 
 def _transposed(figures: Mapping[Any, Any]) -> str:
@@ -66,10 +65,10 @@ def _catalog(args: argparse.Namespace) -> int:
         from capplan.encoding import plain
 
         print_json(plain({"models": models, "accelerators": accelerators}))
-        return exits.DONE
+        return DONE
     from capplan.display import table_of
 
     rows = [(row["accelerator"], row["usd_per_hour"]) for row in accelerators]
     sys.stdout.write(f"{table_of(rows, ['accelerator', 'USD per hour'])}\n\n")
     sys.stdout.write("models: " + ", ".join(models) + "\n")
-    return exits.DONE
+    return DONE

@@ -9,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_json, print_table
+from capplan.cli.output import DONE, print_json, print_table
 from capplan.cli.parsing import add_command
 from capplan.schema import DataError
 
@@ -41,7 +40,7 @@ def _schema(args: argparse.Namespace) -> int:
     from capplan.scenario import Scenario
 
     print_json(_with_docstrings(Scenario.model_json_schema()))
-    return exits.DONE
+    return DONE
 
 
 def _with_docstrings(schema: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def _list(args: argparse.Namespace) -> int:
         print_json(rows)
     else:
         print_table([tuple(row.values()) for row in rows], ["name", "kind", "bytes", "about"])
-    return exits.DONE
+    return DONE
 
 
 def _get(args: argparse.Namespace) -> int:
@@ -115,7 +114,7 @@ def _get_public(trace: PublicTrace, out: str | None) -> int:
     if out is not None:
         return _copied(path, Path(out))
     sys.stdout.write(f"{path}\n")
-    return exits.DONE
+    return DONE
 
 
 def _copied(path: Path, target: Path) -> int:
@@ -126,7 +125,7 @@ def _copied(path: Path, target: Path) -> int:
     check_place(target)
     shutil.copyfile(path, target)
     sys.stdout.write(f"{target}\n")
-    return exits.DONE
+    return DONE
 
 
 def _files() -> Iterator[tuple[str, str, Path]]:

@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_json
+from capplan.cli.output import checked, print_json
 from capplan.cli.parsing import add_command, assignment, natural, scenario_of
 
 
@@ -51,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
         print_json({"run_id": made.record.run_id, "index": made.index, "verdict": verdict})
     else:
         sys.stdout.write(f"{made.index}\nverdict: {made.conclusion.outcome}\n")
-    return exits.checked(made.conclusion.outcome, check=args.check)
+    return checked(made.conclusion.outcome, check=args.check)
 
 
 def _parameter(text: str) -> tuple[str, str]:

@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_assumed, print_frame, print_json, print_stored
+from capplan.cli.output import checked, print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, scenario_of
 
 
@@ -53,4 +52,4 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"verdict: {verdict.as_text()}")
         print_assumed(trace.notes)
         print_stored(args.out)
-    return exits.checked(verdict.outcome, check=args.check)
+    return checked(verdict.outcome, check=args.check)

@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_assumed, print_frame, print_json, print_stored
+from capplan.cli.output import checked, print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, natural, positive, scenario_of
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
         print_frame(found.verdict.table())
         print_assumed(document["assumed"])
         print_stored(args.out)
-    return exits.checked(document["verdict"]["outcome"], check=args.check)
+    return checked(document["verdict"]["outcome"], check=args.check)
 
 
 def _check(args: argparse.Namespace, scenario: Scenario) -> None:

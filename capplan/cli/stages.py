@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_frame, print_json, print_stored
+from capplan.cli.output import checked, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, scenario_of
 
 
@@ -53,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
             print_frame(reason_table(found.candidate.reasons))
         sys.stdout.write(f"verdict: {found.verdict.as_text()}")
         print_stored(args.out)
-    return exits.checked(found.verdict.outcome, check=args.check)
+    return checked(found.verdict.outcome, check=args.check)
 
 
 def _check_out(out: Path) -> None:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_json
+from capplan.cli.output import checked, print_json
 from capplan.cli.parsing import add_command, assignment, positive, scenario_of
 
 
@@ -51,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         verdict = swept.verdict["outcome"]
         sys.stdout.write(f"{swept.as_text()}\nverdict: {verdict}\nstored in {args.out}\n")
-    return exits.checked(swept.verdict["outcome"], check=args.check)
+    return checked(swept.verdict["outcome"], check=args.check)
 
 
 def _grid(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:

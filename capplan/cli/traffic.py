@@ -7,8 +7,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from capplan.cli import exits
-from capplan.cli.output import print_frame, print_json
+from capplan.cli.output import DONE, print_frame, print_json
 from capplan.cli.parsing import add_command, assignment, check_names
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
         print_frame(found.length_table())
         print_frame(found.period_table())
         print_frame(found.patience_table())
-    return exits.DONE
+    return DONE
 
 
 def _reading(args: argparse.Namespace) -> Reading:
