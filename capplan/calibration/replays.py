@@ -157,7 +157,7 @@ def _in_flight(requests: pd.DataFrame) -> Floats:
     return np.asarray(began - np.searchsorted(ends, start, side="right"), dtype=np.float64)
 
 
-def notes(runs: Sequence[Run], fitted: Mapping[str, Fitted], found_by: Implied) -> list[str]:
+def notes(runs: Sequence[Run], fitted: Mapping[str, Fitted], implied: Implied) -> list[str]:
     """Return the assumptions, the numbers that rest on their prior, and implausible ones."""
     servers = (run.measured.server for run in runs)
     assumed = (note for server in servers for note in assumed_settings(server))
@@ -169,6 +169,6 @@ def notes(runs: Sequence[Run], fitted: Mapping[str, Fitted], found_by: Implied) 
     ]
     if from_engine(runs):
         found.append("Latencies count from the engine: request_overhead_s was not measured.")
-    if not found_by.plausible:
+    if not implied.plausible:
         found.append("A fitted number implies more than the accelerator can do: do not trust it.")
     return found

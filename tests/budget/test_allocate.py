@@ -107,7 +107,7 @@ def test_the_table_has_a_row_per_class_and_layer_with_its_origin(small):
     assert rows.loc[("chat", "batch_window"), "queue_length"] == ""
 
 
-def test_a_budget_that_rests_on_a_default_says_so(raw):
+def test_a_budget_that_rests_on_a_default_has_that_origin(raw):
     silent = {key: value for key, value in raw.items() if key != "network"}
     assert allocate(validate(silent, where="x")).by_class("chat").origin == "default"
 

@@ -87,7 +87,7 @@ def test_a_gateway_admits_what_all_replicas_of_an_autoscaler_hold(clean):
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_a_broken_rule_is_found_and_says_what_to_do(clean, rule):
+def test_a_broken_rule_is_found_with_a_next_action(clean, rule):
     found = finding(with_values(clean, BROKEN[rule]), rule)
     assert found.next_action
     assert found.field
@@ -116,7 +116,7 @@ def test_the_most_severe_finding_decides(clean, values, outcome):
     assert allocate(with_values(clean, values)).outcome == outcome
 
 
-def test_an_infeasible_class_says_by_how_much_and_where_it_becomes_feasible(raw):
+def test_an_infeasible_class_states_the_excess_and_the_feasible_quantiles(raw):
     scenario = validate(raw, where="small")
     long = with_values(
         scenario,
@@ -162,7 +162,7 @@ def test_unlimited_queues_in_series_are_a_double_queue(clean):
     assert {"unlimited", "double_queue"} <= rules(with_values(clean, both))
 
 
-def test_a_queue_that_never_holds_anybody_needs_no_owner(clean):
+def test_a_queue_that_never_holds_a_request_needs_no_owner(clean):
     passing = {
         "gateway.owner": "",
         "gateway.concurrency": None,
@@ -205,7 +205,7 @@ def test_a_trace_of_one_request_has_no_rate(small):
     assert math.isnan(budget.classes[0].in_flight)
 
 
-def test_overload_says_how_many_replicas_are_needed(clean):
+def test_overload_states_the_replicas_needed(clean):
     found = finding(with_values(clean, {"traffic.shape.rate_rps": 400.0}), "overload")
     replicas = int(found.next_action.split()[2])
     enough = {"traffic.shape.rate_rps": 400.0, f"{found.field}": replicas}

@@ -6,7 +6,7 @@ from capplan.evidence import artefact, read_artefact
 from capplan.schema import DataError
 
 
-def test_json_says_null_and_inf(tmp_path):
+def test_json_has_null_and_inf(tmp_path):
     path = artefact(tmp_path, "budget.json", {"wait_s": np.nan, "limit_s": np.inf})
     assert path == tmp_path / "budget.json"
     assert read_artefact(tmp_path, "budget.json") == {"wait_s": None, "limit_s": "inf"}

@@ -30,7 +30,7 @@ def test_a_run_is_read_back_as_it_was_written(make_result, tmp_path):
     record.verify()
 
 
-def test_the_manifest_says_what_went_in_and_under_which_versions(make_result, tmp_path):
+def test_the_manifest_has_the_inputs_and_the_versions(make_result, tmp_path):
     result = make_result(seed=7)
     manifest = write_run(result, None, tmp_path / "run").manifest
     inputs = manifest["inputs"]
@@ -65,7 +65,7 @@ def test_any_change_of_the_inputs_changes_the_id(make_result, changed):
     assert inputs_of(make_result(**changed)).run_id != inputs_of(make_result()).run_id
 
 
-def test_where_the_trace_lies_is_told_but_does_not_change_the_id():
+def test_the_path_of_the_trace_is_recorded_but_does_not_change_the_id():
     here = load_scenario("chat-service")
     there = with_values(here, {"traffic.trace": "/elsewhere/sample.csv"})
     ids = {Inputs(kind="simulate", scenario=s, seed=1).run_id for s in (here, there)}

@@ -35,7 +35,7 @@ def calibrated(table):
     return table.iloc[0]
 
 
-def test_every_run_has_a_row_per_source_and_the_fitted_one_says_so(frozen):
+def test_every_run_has_a_row_per_source_and_the_fitted_one_is_marked(frozen):
     table = frozen.table()
     assert len(table) == len(frozen.errors.groupby(["run", "step_times"]))
     own = table[table["step_times"] == "calibrated (own run)"]

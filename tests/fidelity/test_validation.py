@@ -33,9 +33,7 @@ def test_an_unknown_server_takes_as_long_before_the_engine_as_the_usual_one(meas
     assert validate(engine).latencies["ttft_s"]["p50"].error_fraction == pytest.approx(0, abs=1e-6)
 
 
-def test_a_client_with_a_cap_waits_and_the_wait_counts_from_where_the_clock_says(
-    measured, write, requests
-):
+def test_a_client_with_a_cap_waits_and_the_wait_counts_by_its_clock(measured, write, requests):
     rows = requests(120, 40.0)
     capped = {"client_max_in_flight": 4}
     intended = validate(measured(rows, **capped))

@@ -20,7 +20,7 @@ def mixed(served, ended):
     ]  # fmt: skip
 
 
-def test_books_count_who_entered_left_and_ended_in_each_place(make_run, mixed):
+def test_the_table_counts_attempts_that_entered_left_and_ended_in_each_place(make_run, mixed):
     run = make_run(mixed)
     check_conservation(run)
     table = conservation_table(run).groupby("layer", sort=False)[

@@ -45,7 +45,7 @@ def test_only_the_class_that_allows_it_counts_it_as_a_success(run):
     assert (table["outcome"] == "succeeded").all()
 
 
-def test_the_latency_of_no_success_is_beyond_every_limit_and_still_told(run):
+def test_the_latency_without_a_success_is_infinite_and_still_listed(run):
     chat = per_request(run).query("request_class == 'chat'")
     assert np.isinf(chat["e2e_censored_s"]).sum() == 15
     assert np.isinf(chat["ttft_censored_s"]).sum() == 15
@@ -76,7 +76,7 @@ def test_availability_latency_and_cost_speak_of_the_same_successes(run):
     assert costs["chat"] == pytest.approx(4 * costs["jobs"])
 
 
-def test_a_backend_that_does_not_tell_degrades_nobody(make_run, served):
+def test_a_backend_without_the_flag_degrades_no_answer(make_run, served):
     run = make_run([served("a", 0.0, degraded=None)])
     assert per_request(run)["success"].tolist() == [True]
     assert headline(run)["degraded"] == 0

@@ -55,7 +55,7 @@ WARM = entered(
 FIRST = entered("llm-0", (0, "up"))
 
 
-def test_a_life_is_told_from_its_phases(make_run, served, elastic):
+def test_the_lifecycle_of_a_replica_follows_from_its_phases(make_run, served, elastic):
     rows = [served("r0", 41.0, replica="llm-2"), served("r1", 45.0, replica="llm-2")]
     run = make_run(rows, scenario=elastic, timeline=[*FIRST, *COLD, *WARM])
     told = lifecycle_table(run).set_index("replica")
@@ -97,7 +97,7 @@ def test_a_number_that_turns_with_the_load_does_not_flap(make_run, served, elast
         )
 
 
-def test_a_run_that_tells_no_phases_has_no_lives_and_an_unknown_cost(make_run, served, elastic):
+def test_a_run_without_phases_has_no_lifecycle_and_an_unknown_cost(make_run, served, elastic):
     run = make_run([served("r0", 0.0)], scenario=elastic)
     assert lifecycle_table(run).empty
     assert lead_times(run).empty

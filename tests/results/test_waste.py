@@ -35,13 +35,13 @@ def test_a_replica_of_several_accelerators_spends_that_much_more(make_run, rows,
     assert accelerator_seconds(run).tolist() == [484.0, 316.0, 0.0]
 
 
-def test_seconds_that_no_timeline_tells_are_unknown_not_zero(make_run, rows):
+def test_busy_seconds_without_a_timeline_are_unknown_not_zero(make_run, rows):
     seconds = accelerator_seconds(make_run(rows))
     assert np.isnan(seconds[:2]).all()
     assert math.isnan(headline(make_run(rows))["wasted_accelerator_s"])
 
 
-def test_who_waited_in_two_queues_is_told_by_layer(make_run, served):
+def test_waits_in_two_queues_are_listed_by_layer(make_run, served):
     rows = [
         served("a", 0.0, waits=(1.0, 2.0, 0.0)),
         served("b", 1.0, waits=(0.0, 2.0, 0.0)),

@@ -32,7 +32,7 @@ def trace(request, chat, mixed):
     return draw(chat if request.param == "from a trace" else mixed, seed=2)
 
 
-def test_a_closed_loop_fills_every_column_and_says_what_it_is(trace):
+def test_a_closed_loop_fills_every_column_and_is_noted(trace):
     assert list(trace.frame.columns) == names(TRACE)
     assert trace.frame["request_id"].is_unique
     assert trace.frame["arrival_s"].is_monotonic_increasing
@@ -156,7 +156,7 @@ def test_the_users_of_a_base_trace_are_gone_in_an_open_draw(chat):
         ({"traffic.shape.users": 0}, "greater than or equal to 1"),
     ],
 )
-def test_users_that_make_no_sense_are_told_apart(chat, values, rule):
+def test_users_without_think_times_are_refused(chat, values, rule):
     with pytest.raises(DataError, match=rule):
         with_values(chat, values)
 

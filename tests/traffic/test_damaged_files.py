@@ -120,7 +120,7 @@ def test_bytes_that_are_not_utf8_cost_their_line(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_missing_negative_and_zero_values_are_told_apart(tmp_path, name):
+def test_missing_negative_and_zero_values_are_dropped_under_their_own_reasons(tmp_path, name):
     header, form = BEFORE[name]
     missing = "null" if "{{" in form else ""
     rows = [(6, missing, 5), (7, 5, missing), (8, -5, 5), (9, 5, -5), (10, 5, 0)]
@@ -179,7 +179,7 @@ def test_each_kind_of_damage_in_a_table_has_its_reason(tmp_path, rows, kept, dro
     assert ledger.dropped == dropped
 
 
-def test_a_large_loss_is_said_in_a_note(tmp_path):
+def test_a_large_loss_is_noted(tmp_path):
     note = "25.0% of the rows are dropped; rates leave them out."
     assert note in table(tmp_path, "1,10,2\n2,10,2\n3,10,2\n4,10,-1\n").notes
     assert not table(tmp_path, "1,10,2\n2,10,2\n").notes

@@ -205,7 +205,7 @@ def test_a_copy_keeps_the_burstiness_of_the_trace(chat, base):
     )
 
 
-def test_thinning_takes_from_the_dispersion_what_theory_says(chat, base):
+def test_thinning_lowers_the_dispersion_as_theory_predicts(chat, base):
     """Kept with probability p, counts have an index of dispersion of 1 + p (I - 1)."""
     whole = dispersion(base.frame["arrival_s"], 10.0)
     thinned = [
@@ -400,7 +400,7 @@ def test_lengths_that_never_fit_are_an_error(laws):
 # What a trace does not say
 
 
-def test_a_bare_trace_gets_the_default_class_and_says_so(chat):
+def test_a_bare_trace_gets_the_default_class_with_a_note(chat):
     trace = draw(chat, base=plain())
     chat_class = chat.request_class("chat")
     frame = trace.frame
@@ -429,7 +429,7 @@ def test_rules_give_classes_and_tenants_first_match_wins(chat):
     assert "1 of 4 requests named no class and became assistant by rule 2." in trace.notes
 
 
-def test_what_the_trace_says_stays(chat):
+def test_values_of_the_trace_stay(chat):
     stated = plain(
         request_id=list("abcd"),
         request_class=["batch", None, "chat", "assistant"],
@@ -458,7 +458,7 @@ def test_a_share_of_the_streaming_classes_requests_streams(chat):
     assert not draw(batch, base=many).frame["streaming"].any()
 
 
-def test_a_class_without_deadline_leaves_it_missing_and_says_so(chat):
+def test_a_class_without_deadline_leaves_it_missing_with_a_note(chat):
     scenario = with_values(chat, {"classes.chat.promises.deadline_s": None})
     trace = draw(scenario, base=plain())
     assert trace.frame["deadline_s"].isna().all()
@@ -468,7 +468,7 @@ def test_a_class_without_deadline_leaves_it_missing_and_says_so(chat):
 # Bases that are damaged, empty or tiny
 
 
-def test_a_class_that_the_scenario_lacks_becomes_the_default_one_and_is_said(chat):
+def test_a_class_that_the_scenario_lacks_becomes_the_default_one_with_a_note(chat):
     base = plain(request_class=["batch", "image", "speech", None])
     trace = draw(chat, base=base)
     assert trace.frame["request_class"].tolist() == ["batch", "chat", "chat", "chat"]
@@ -563,7 +563,7 @@ def test_sizes_follow_the_law_of_their_class(mixed):
     assert_quantile(size["speech"], 0.5, law.ppf(0.5 * law.cdf(30)))
 
 
-def test_a_trace_without_sizes_gets_those_of_its_classes_and_says_so(mixed):
+def test_a_trace_without_sizes_gets_those_of_its_classes_with_a_note(mixed):
     base = plain(
         request_class=["image", "chat", "speech", "image"], size=[9.0, np.nan, np.nan, np.nan]
     )
@@ -587,7 +587,7 @@ def test_a_fixed_size_is_fixed_and_a_size_that_never_fits_is_an_error():
         sizes(never, 5, rng)
 
 
-def test_the_scenario_says_which_columns_of_a_log_are_which(chat, tmp_path):
+def test_the_scenario_maps_the_columns_of_a_log(chat, tmp_path):
     log = tmp_path / "access.jsonl"
     rows = [
         f'{{"at": {i + 1}000, "use": {{"in": {10 + i}, "out": 0}}, "app": "A"}}' for i in range(3)
@@ -647,7 +647,7 @@ def replay_of(file, **values):
     return load_scenario("benchmark", values={**base, "requests": None, **values})
 
 
-def test_a_replay_takes_the_whole_trace_unless_it_is_told_to_cut_it(tmp_path):
+def test_a_replay_takes_the_whole_trace_unless_the_scenario_cuts_it(tmp_path):
     file = recording(tmp_path, quiet=40, busy=900)
     whole = draw(replay_of(file))
     assert len(whole) == 940

@@ -28,7 +28,7 @@ def test_the_law_that_was_drawn_from_comes_closest_and_holds(law, draw):
     assert closest.ks == min(fit.ks for fit in fits) or law == "exponential"
 
 
-def test_a_law_that_does_not_hold_is_refuted_and_says_where():
+def test_a_law_that_does_not_fit_names_its_worst_point():
     """Gaps of 1 s and 9 s in turn: no smooth law stands at half the gaps below 5 s."""
     fits = gap_fits(at(np.tile([1.0, 9.0], 500)))
     assert not any(fit.holds for fit in fits)

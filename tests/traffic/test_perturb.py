@@ -49,7 +49,7 @@ def test_a_replay_gets_the_requests_that_its_bursts_lack(chat):
     assert abs(in_burst.sum() - expected) < 3.29 * np.sqrt(expected)
 
 
-def test_a_burst_below_what_is_replayed_adds_nothing_and_says_so(chat):
+def test_a_burst_below_the_replayed_rate_adds_nothing_with_a_note(chat):
     trace = draw(perturbed(chat, {**BURSTS, "peak_fraction": 0.01}))
     assert len(trace) == len(draw(chat))
     assert any("5 bursts were busier" in note for note in trace.notes)

@@ -85,7 +85,7 @@ def test_mooncake_times_are_ms_and_quantised_ones_are_spread_the_same_way_each_t
     assert not np.array_equal(read_trace(path, seed=1).frame["arrival_s"], again.frame["arrival_s"])
 
 
-def test_burstgpt_tells_failures_apart(tmp_path):
+def test_burstgpt_failures_are_recognised(tmp_path):
     head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     rows = "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n"
     trace = read_trace(written(tmp_path / "b.csv", head + rows))
@@ -412,7 +412,7 @@ def test_a_mapping_reaches_into_nested_json(tmp_path):
     assert trace.frame["output_tokens"].tolist() == [6, 6, 6]
 
 
-def test_well_known_names_are_taken_and_said(tmp_path):
+def test_well_known_names_are_read_with_a_note(tmp_path):
     text = "timestamp_ms,input_tokens,completion_tokens\n1000,10,20\n2000,11,21\n"
     trace = read_trace(written(tmp_path / "log.csv", text))
     assert trace.frame["arrival_s"].tolist() == [1.0, 2.0]
@@ -434,7 +434,7 @@ def test_well_known_names_are_taken_and_said(tmp_path):
         (PLAIN + "1,1,1\n", {"format": "mooncake"}, "a file of format mooncake"),
     ],
 )
-def test_what_cannot_be_decided_is_an_error_that_says_so(tmp_path, text, options, words):
+def test_an_ambiguous_file_is_an_error_that_names_the_choice(tmp_path, text, options, words):
     with pytest.raises(DataError, match=words):
         read_trace(written(tmp_path / "t.csv", text), **options)
 
@@ -481,7 +481,7 @@ def test_a_mooncake_file_in_seconds_is_not_read_a_thousand_times_too_fast(tmp_pa
     assert read_trace(file, units={"arrival_s": "s"}).frame["arrival_s"].iloc[-1] == 99.0
 
 
-def test_the_unit_that_was_taken_is_always_told(tmp_path):
+def test_the_unit_of_times_is_always_noted(tmp_path):
     notes = read_trace(timed(tmp_path, [0, 0.5, 1.25])).notes
     assert "Times are s (no unit is stated) from the start." in notes
 
