@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 
+import capplan as cp
 from capplan.display import once
 from capplan.pages import format_value, listed, rule_words, table
 
@@ -55,3 +56,34 @@ def test_lists_and_rules_read_as_words():
 def test_a_long_text_that_repeats_the_row_above_is_not_said_again():
     told = once(pd.Series(["503", "503", "429", "", ""]))
     assert told.tolist() == ["503", "as above", "429", "", ""]
+
+
+@pytest.fixture(scope="module")
+def shown_results():
+    """Return one small study's results, by name."""
+    scenario = cp.load_scenario("benchmark", values={"requests": 300})
+    trace = cp.draw(scenario, seed=1)
+    result = cp.simulate(scenario, trace=trace, seed=1)
+    return {
+        "profile": cp.profile(trace),
+        "budget": cp.allocate(scenario, trace=trace),
+        "run": result,
+        "verdict": cp.judge(result, scenario),
+    }
+
+
+@pytest.mark.parametrize("name", ["profile", "budget", "run", "verdict"])
+def test_a_result_shows_the_same_summary_and_table_as_text_and_as_html(shown_results, name):
+    result = shown_results[name]
+    headings = table(result.table()).headings
+    assert result.as_text().startswith(str(result))
+    assert all(heading in result.as_text() for heading in headings)
+    html = result._repr_html_()
+    assert html.startswith("<p>")
+    assert html.count("<th ") == len(headings)
+    assert "nan" not in str(result)
+
+
+@pytest.mark.parametrize("name", ["profile", "budget", "run"])
+def test_a_result_draws_its_chart(shown_results, name):
+    assert shown_results[name].chart().to_dict()["$schema"]
