@@ -148,7 +148,7 @@ def test_what_still_runs_when_the_grace_is_over_fails_and_can_be_tried_again(ela
     classes = [{"name": "chat", "retry": {"max_attempts": 2, "backoff_s": 0.0}}]
     scenario = elastic(pool=pool, classes=classes)
     run = _Run(scenario, trace_of([0.0, 1.5]), seed=0, replication=0)
-    fleet = run.pools["llm"]
+    fleet = run.pools["llm"].fleet
     run.clock.at(0.5, Rank.CHECK, lambda _: fleet.start_standby(), None)
     run.clock.at(3.0, Rank.CHECK, lambda _: fleet.stop_standby(), None)
     run.play()

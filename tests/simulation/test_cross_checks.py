@@ -101,7 +101,7 @@ def test_a_full_replica_serves_what_its_step_law_gives(build, trace_of, law):
 
 MORE = {
     "steps a fifth faster": ({}, {"law": scaled(0.8)}),
-    "twice the KV": ({"kv_blocks": 60, "max_num_seqs": 16}, {"kv_blocks": 120, "max_num_seqs": 16}),
+    "twice the KV": ({"kv_blocks": 64, "max_num_seqs": 16}, {"kv_blocks": 128, "max_num_seqs": 16}),
     "twice the places": ({}, {"max_num_seqs": 12}),
 }
 
