@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -200,17 +199,6 @@ def _waste(attempts: pd.DataFrame) -> dict[str, float]:
         "wasted_tokens": float(wasted_tokens(attempts).sum()) if len(attempts) else math.nan,
         "wasted_accelerator_s": lost if len(attempts) else math.nan,
         "wasted_accelerator_fraction": _per(lost, float(seconds.sum())),
-    }
-
-
-def goodput(result: RunResult, *, table: pd.DataFrame | None = None) -> Mapping[str, float]:
-    """Return the goodput of each class of the scenario, requests/s; NaN if unknown."""
-    requests = per_request(result) if table is None else table
-    span = result.duration_s - result.judged_from_s
-    classes = [c.name for c in result.scenario.classes]
-    return {
-        name: _per(good_count(requests[requests["request_class"] == name]), span)
-        for name in classes
     }
 
 

@@ -15,7 +15,7 @@ from capplan.results import (
     phase,
     pool_cost_usd_per_hour,
 )
-from capplan.results.headline import goodput, wasted_token_fraction
+from capplan.results.headline import wasted_token_fraction
 
 KEYS = {
     "offered", "outcomes", "duration_s", "goodput_rps", "throughput_rps", "output_tokens_per_s",
@@ -121,7 +121,8 @@ def test_waste_is_a_share_of_all_computed_tokens(make_run, served):
 
 def test_goodput_is_unknown_where_a_promise_cannot_be_checked(make_run, served):
     run = make_run([served("a", 0.0, first_token_s=None), served("b", 1.0, request_class="jobs")])
-    found = goodput(run)
+    classes = headline(run)["by_class"]
+    found = {name: own["goodput_rps"] for name, own in classes.items()}
     assert math.isnan(found["chat"])
     assert found["jobs"] == pytest.approx(1 / 100)
 

@@ -156,7 +156,7 @@ def test_the_users_of_a_base_trace_are_gone_in_an_open_draw(chat):
         ({"traffic.shape.users": 0}, "greater than or equal to 1"),
     ],
 )
-def test_users_without_think_times_are_refused(chat, values, rule):
+def test_inconsistent_closed_loops_are_refused(chat, values, rule):
     with pytest.raises(DataError, match=rule):
         with_values(chat, values)
 
