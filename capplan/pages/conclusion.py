@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 CONCLUSION = "conclusion.json"
 """Artefact of the last notebook: ``verdict`` (``outcome``, ``reasons``, ``scope``, ``defaults``),
-``parts``, ``limits`` (the capacity table), ``figures`` (``name``, ``value``, ``unit``, or a mapping of names to values),
-``warnings`` and ``assumptions`` (lists of sentences). Every key is optional."""
+``parts``, ``limits`` (the capacity table), ``figures`` (``name``, ``value``, ``unit``, or a mapping
+of names to values), ``warnings`` and ``assumptions`` (lists of sentences). No key is required."""
 DESCRIPTION = "description"
 """Outcome of a part that describes and makes no promise."""
 

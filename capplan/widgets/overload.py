@@ -98,7 +98,7 @@ def choice_of(values: Values) -> ProtectiveActions:
 
     >>> choice_of({"strength": 3.0, "attempts": 5.0, "breakers": 2.0, "backoff": 0.0})
     ... # doctest: +ELLIPSIS
-    ProtectiveActions(attempts=5, backoff=None, retry_budget=None, queue_limits=None, breakers=False, ...)
+    ProtectiveActions(attempts=5, backoff=None, ..., breakers=False, autoscaler=None)
     """
     attempts = int(values.get("attempts", 0))
     chosen = {name: values[name] == ON for name in ACTIONS if values.get(name, 0.0)}
@@ -175,9 +175,10 @@ def overload_summary(
     ]
     alike = reference is not None and facts == before
     nothing = "; what was moved changes none of it" if alike else ""
+    strongest = format_value(strength * surge.peak_rps, "_rps")
     return (
-        f"{format_value(strength * surge.peak_rps, '_rps')} ({format_value(strength)} × the planned "
-        f"peak) for {format_value(surge.length_s, '_s')} instead of "
+        f"{strongest} ({format_value(strength)} × the planned peak) for "
+        f"{format_value(surge.length_s, '_s')} instead of "
         f"{format_value(surge.usual_rps, '_rps')}: {'; '.join(parts)}{nothing}."
     )
 
@@ -185,7 +186,8 @@ def overload_summary(
 def _facts(surge: Surge, run: Overload, layer: str) -> dict[str, str]:
     """Return the figures of a run by the sentences that they stand in."""
     found = run.aftermath
-    wasted = format_value(found.wasted_token_fraction, "_fraction")
+    tokens = format_value(found.wasted_tokens, "_tokens")
+    share = format_value(found.wasted_token_fraction, "_fraction")
     facts = {
         "{}": comeback(surge, found),
         "{} of the requests of the surge keep every promise": format_value(
@@ -193,7 +195,7 @@ def _facts(surge: Surge, run: Overload, layer: str) -> dict[str, str]:
         ),
         "{} of those after it do": format_value(found.good_after_fraction, "_fraction"),
         "attempts per request are {}": format_value(found.attempts_per_request),
-        "{}, are computed in vain": f"{format_value(found.wasted_tokens, '_tokens')}, {wasted} of all",
+        "{}, are computed in vain": f"{tokens}, {share} of all",
     }
     if layer:
         facts[f"at most {{}} wait in the {_queue(layer)}"] = format_value(run.longest(layer))
