@@ -9,9 +9,10 @@ thermionic trigger", Journal of Scientific Instruments 15, 1938.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.formatting import in_words
 from capplan.scenario.ending import UNSET, Ending, Limit
@@ -29,6 +30,7 @@ from capplan.scenario.part import (
     Quantile,
     Seconds,
     origin,
+    together,
 )
 
 Threshold = Annotated[float, Field(allow_inf_nan=False)]
@@ -57,26 +59,21 @@ class Watch(Part):
     """Fewest attempts that a quantile needs; None = as many as leave one beyond it."""
     origins: Origins = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _one_limit_of_what_is_there(self) -> Watch:
+    def _broken(self) -> Iterator[str]:
         if (self.above is None) == (self.below is None):
-            msg = "one of above and below must be set, and not both"
-            raise ValueError(msg)
+            yield "one of above and below must be set, and not both"
         if self.of == "gateway" and self.metric not in (*OF_GATEWAY, *LATENCIES):
             known = ", ".join((*OF_GATEWAY, *LATENCIES))
-            msg = f"metric: of the gateway one of {known}, got {self.metric}"
-            raise ValueError(msg)
+            yield f"metric: of the gateway one of {known}, got {self.metric}"
         stated = [name for name in OF_LATENCIES if name in self.model_fields_set]
         ignored = [name for name in stated if getattr(self, name) is not None]
         if ignored and self.metric not in LATENCIES:
-            msg = (
+            yield (
                 f"{ignored[0]} is of {', '.join(LATENCIES)}, got {self.metric} (a level holds now, "
                 "a rate since the last check; for_s says for how long)"
             )
-            raise ValueError(msg)
         if self.metric in LATENCIES:
             check_samples(self.quantile, self.min_samples)
-        return self
 
     @property
     def condition(self) -> str:
@@ -206,12 +203,9 @@ class ShrinkBatch(Part):
     max_queue_delay_s: Seconds | None = None
     origins: Origins = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _shrinks_something(self) -> ShrinkBatch:
+    def _broken(self) -> Iterator[str]:
         if not self.stated:
-            msg = f"at least one of {', '.join(_LIMITS)} must be set"
-            raise ValueError(msg)
-        return self
+            yield f"at least one of {', '.join(_LIMITS)} must be set"
 
     @property
     def stated(self) -> dict[str, float]:
@@ -262,8 +256,7 @@ class Breaker(Part):
     check_every_s: PositiveSeconds = 1.0
     origins: Origins = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _release_lies_on_the_other_side(self) -> Breaker:
+    def _broken(self) -> Iterator[str]:
         when, release = self.when, self.release
         clashes = [
             (
@@ -284,9 +277,7 @@ class Breaker(Part):
             ),
             *self._factor_clashes(),
         ]
-        if wrong := [text for clash, text in clashes if clash]:
-            raise ValueError("; ".join(wrong))
-        return self
+        yield from together(*clashes)
 
     def _factor_clashes(self) -> list[tuple[bool, str]]:
         factor, above = self.release.limit_factor, self.when.above is not None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.ending import Ending, Limit, endings, is_final
 from capplan.scenario.part import Count, Part, PositiveSeconds, Quantile, Seconds
@@ -48,13 +48,10 @@ class Retry(Part):
     budget: RetryBudget | None = None
     """None = as many retries as the other limits allow."""
 
-    @model_validator(mode="after")
-    def _reasons_are_known(self) -> Retry:
+    def _broken(self) -> Iterator[str]:
         for reason in self.never_on_reason:
             if reason.partition(":")[0] not in (known := endings()):
-                msg = f"never_on_reason: one of {', '.join(sorted(known))}, got {reason!r}"
-                raise ValueError(msg)
-        return self
+                yield f"never_on_reason: one of {', '.join(sorted(known))}, got {reason!r}"
 
     def limits(self) -> Iterator[Limit]:
         """Yield the limits of one attempt and of all retries, if they are set."""
@@ -104,10 +101,7 @@ class Hedge(Part):
     after_quantile: Quantile | None = None
     most: Count = 1
 
-    @model_validator(mode="after")
-    def _one_delay(self) -> Hedge:
+    def _broken(self) -> Iterator[str]:
         if (self.after_s is None) == (self.after_quantile is None):
             given = f"{self.after_s} and {self.after_quantile}"
-            msg = f"exactly one of after_s and after_quantile, got {given}"
-            raise ValueError(msg)
-        return self
+            yield f"exactly one of after_s and after_quantile, got {given}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from capplan.scenario.ending import Ending, Limit
 from capplan.scenario.layers import Queue
@@ -24,6 +24,7 @@ from capplan.scenario.part import (
     Seconds,
     TenantName,
     is_derived,
+    together,
 )
 from capplan.scenario.rate_limits import Allowance, Meter, RequestLimit, RetryBudget, TokenLimit
 
@@ -118,15 +119,12 @@ class Accept(Part):
     max_open: Count | None = None
     max_per_caller: Count | None = None
 
-    @model_validator(mode="after")
-    def _limits_something(self) -> Accept:
+    def _broken(self) -> Iterator[str]:
         if self.rate_per_s is None and self.max_open is None and self.max_per_caller is None:
-            msg = (
+            yield (
                 "one of rate_per_s, max_open and max_per_caller must be set: without them no "
                 "connection waits in the backlog"
             )
-            raise ValueError(msg)
-        return self
 
     def limits(self) -> Iterator[Limit]:
         """Yield the limit of the backlog and that of one caller."""
@@ -259,53 +257,47 @@ class Gateway(Part):
         slow = self.overhead_s > 0 and self.overhead_concurrency is not None
         return self.concurrency is not None or slow
 
-    @model_validator(mode="after")
-    def _names_differ(self) -> Gateway:
+    def _broken(self) -> Iterator[str]:
+        yield from self._names_differ()
+        yield from self._shares_fit()
+        yield from self._order_is_known_here()
+        yield from self._what_is_stated_acts()
+
+    def _names_differ(self) -> Iterator[str]:
         meters = [m.name or f"{path.partition('.')[0]}[no name]" for path, m in self.meters.items()]
         for field, names in (
             ("allowances, rate_limits and token_limits: names", meters),
             ("quotas: tenants", [q.tenant for q in self.quotas]),
         ):
             if twice := sorted(name for name, n in Counter(names).items() if n > 1):
-                msg = f"{field} must differ, {', '.join(twice)} stands more than once"
-                raise ValueError(msg)
-        return self
+                yield f"{field} must differ, {', '.join(twice)} stands more than once"
 
-    @model_validator(mode="after")
-    def _shares_fit(self) -> Gateway:
+    def _shares_fit(self) -> Iterator[str]:
         if not (self.quotas or self.reserves):
-            return self
+            return
         if self.concurrency is None:
-            msg = "quotas and reserves are shares of concurrency, which has no limit: set it"
-            raise ValueError(msg)
+            yield "quotas and reserves are shares of concurrency, which has no limit: set it"
+            return
         owned = sum(q.concurrency for q in self.quotas)
         kept = max((r.concurrency for r in self.reserves), default=0)
         if not is_derived(self.concurrency) and owned + kept > self.concurrency:
-            msg = (
+            yield (
                 f"quotas ({owned}) and the largest of reserves ({kept}) must fit in concurrency "
                 f"({self.concurrency}): {owned + kept - self.concurrency} too many"
             )
-            raise ValueError(msg)
         if self.reclaim == "cancel" and self.queue.length == 0:
-            msg = "reclaim: cancel needs queue.length of at least 1, to wait for the slot in"
-            raise ValueError(msg)
-        return self
+            yield "reclaim: cancel needs queue.length of at least 1, to wait for the slot in"
 
-    @model_validator(mode="after")
-    def _order_is_known_here(self) -> Gateway:
+    def _order_is_known_here(self) -> Iterator[str]:
         order: str = self.queue.order
         chooses = self.quotas or self.reserves or self.when_full == "displace_lowest"
         rule = "quotas, reserves and displace_lowest need queue.order"
         if chooses and order not in _ORDERS:
-            msg = f"{rule} to be one of {', '.join(_ORDERS)}, got {order}"
-            raise ValueError(msg)
+            yield f"{rule} to be one of {', '.join(_ORDERS)}, got {order}"
         if chooses and self.queue.ageing_per_s:
-            msg = f"{rule} without ageing_per_s, got {self.queue.ageing_per_s:g}"
-            raise ValueError(msg)
-        return self
+            yield f"{rule} without ageing_per_s, got {self.queue.ageing_per_s:g}"
 
-    @model_validator(mode="after")
-    def _what_is_stated_acts(self) -> Gateway:
+    def _what_is_stated_acts(self) -> Iterator[str]:
         bounded = self.holds_waiting and self.queue.length
         clashes = [
             (
@@ -323,9 +315,7 @@ class Gateway(Part):
                 "least 1, and concurrency (or overhead_concurrency)",
             ),
         ]
-        if wrong := [text for clash, text in clashes if clash]:
-            raise ValueError("; ".join(wrong))
-        return self
+        yield from together(*clashes)
 
 
 _ORDERS = ("fifo", "priority")
