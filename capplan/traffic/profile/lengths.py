@@ -139,11 +139,11 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthBuckets:
+class Buckets:
     """Lengths cut into buckets."""
 
     names: tuple[str, ...]
-    """LengthBuckets from short to long."""
+    """Buckets from short to long."""
     upper_tokens: tuple[int, ...]
     """Largest length of each bucket but the last."""
     requests: tuple[int, ...]
@@ -172,7 +172,7 @@ class LengthBuckets:
         }
 
 
-def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> LengthBuckets:
+def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> Buckets:
     """Return ``k`` buckets with the least squared deviation of log length inside them.
 
     The cut is exact for up to 512 distinct lengths; beyond, neighbours are first merged into 512
@@ -207,7 +207,7 @@ def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> LengthBuckets:
     firsts = _cuts(values, sizes, k)
     uppers = _uppers(values, firsts, lengths)
     label = np.searchsorted(uppers, lengths, side="left")
-    return LengthBuckets(
+    return Buckets(
         names=NAMES[k],
         upper_tokens=tuple(int(u) for u in uppers),
         requests=tuple(int(n) for n in np.bincount(label, minlength=k)),
