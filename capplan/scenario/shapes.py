@@ -47,6 +47,7 @@ class ClosedLoop(Part):
     def mean_think_s(self) -> float:
         """Return the mean time between an answer and the user's next request, s.
 
+        >>> from capplan.scenario.times import FixedTime
         >>> pause = FixedTime(seconds=40.0)
         >>> users = ClosedLoop(
         ...     users=1,

@@ -17,6 +17,7 @@ from capplan.scenario.part import (
     Rate,
     Seconds,
 )
+from capplan.scenario.traffic import LongOutputs
 
 StageKind = Literal[
     "baseline",
@@ -76,9 +77,8 @@ class StagePlan(Part):
     burst_s: PositiveSeconds = 30.0
     every_s: PositiveSeconds = 600.0
     bursts: Count = 2
-    long_fraction: Fraction = 0.05
-    long_above_tokens: Count = 5000
-    long_max_tokens: Count = 8000
+    long_outputs: LongOutputs = LongOutputs()
+    """Long outputs of the stage of that name."""
     fall_back_s: PositiveSeconds = 300.0
     """Length of the baseline load after an overload or a failure, s."""
     failure: FailureKind = "crash"
@@ -98,7 +98,5 @@ class StagePlan(Part):
             yield "longest_s must not be shorter than step_s"
         if self.burst_s > self.every_s:
             yield "burst_s must not exceed every_s"
-        if self.long_max_tokens <= self.long_above_tokens:
-            yield "long_max_tokens must be above long_above_tokens"
         if len(set(self.run)) != len(self.run):
             yield "run: each kind of stage at most once"

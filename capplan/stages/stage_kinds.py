@@ -108,13 +108,8 @@ def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     question is whether the others still are.
     """
     plan, planned = scenario.stages, loads.planned_rps
-    outputs = {
-        "kind": "long_outputs",
-        "fraction": plan.long_fraction,
-        "above_tokens": plan.long_above_tokens,
-        "max_tokens": plan.long_max_tokens,
-    }
-    samples = samples_s(loads, scenario) / (1 - plan.long_fraction)
+    outputs = plan.long_outputs
+    samples = samples_s(loads, scenario) / (1 - outputs.fraction)
     found = _load_stage(
         scenario,
         "long_outputs",
@@ -123,15 +118,15 @@ def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
         end_s=max(plan.step_s, min(plan.longest_s, plan.ramp_s + samples)),
         seed=seed,
         steady_s=plan.steady_s,
-        perturbations=[outputs],
+        perturbations=[outputs.model_dump()],
     )
     frame = found.run.trace.frame
-    short = frame.loc[frame["output_tokens"] <= plan.long_above_tokens, "request_id"]
+    short = frame.loc[frame["output_tokens"] <= outputs.above_tokens, "request_id"]
     part = windowed(found.run, found.start_s, found.end_s)
     log = part.requests
     part = replace(part, requests=log[log["request_id"].isin(short)].reset_index(drop=True))
     note = f"judged without {counted(len(frame) - len(short), 'request')} of more than "
-    return replace(found, **judged(part), note=f"{note}{plan.long_above_tokens:,} tokens")
+    return replace(found, **judged(part), note=f"{note}{outputs.above_tokens:,} tokens")
 
 
 def fall_back(scenario: Scenario, loads: Loads, ramp: LoadRamp | None, *, seed: int) -> Stage:
