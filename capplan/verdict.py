@@ -46,7 +46,7 @@ VERDICT_KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """What one rule found. ``value`` and ``limit`` are None where there is no number."""
+    """What one rule found. ``value`` and ``limit`` are None if there is no number."""
 
     rule: str
     outcome: Outcome

@@ -165,7 +165,7 @@ class Evaluator:
     points: dict[tuple[int, Loss], Point] = field(default_factory=dict)
 
     def __call__(self, replicas: int, lose: Loss) -> Point | Rejection:
-        """Return the point, or a rejection where nothing would be left to serve."""
+        """Return the point, or a rejection if no replica would be left."""
         if replicas <= lose.count:
             return Rejection(
                 replicas=replicas, lose=lose, reason="no replica would be left", rule="no_replica"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
 
 HEADROOM = 1.2
-"""The usual headroom on the peak; a habit of the trade, with no derivation. That is why it stands
-here: to be compared, not to be used."""
+"""The usual headroom on the peak; a habit of the trade without a derivation, so it is only
+compared with."""
 LEAST_GAPS = 10
 MOST_SERVERS = 100_000
 

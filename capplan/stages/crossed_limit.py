@@ -161,12 +161,12 @@ def _level(
 
 
 def served_replicas(stage: Stage, pool: Pool) -> list[str]:
-    """Return the names of a pool's replicas, as they stand in the timeline."""
+    """Return the names of a pool's replicas in the timeline."""
     known = stage.run.timeline["replica"].unique()
     return [str(n) for n in known if str(n).rpartition("-")[0] == pool.name]
 
 
 def _more(field: str, value: float, why: str) -> CrossedLimit:
-    """Return the limit with the value to try: more of it, a whole number where it is one."""
+    """Return the limit with the value to try: more of it, a whole number if it is one."""
     candidate = math.ceil(value * MORE) if isinstance(value, int) else value * MORE
     return CrossedLimit(field=field, value=value, candidate=candidate, why=why)

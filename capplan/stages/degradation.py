@@ -51,9 +51,9 @@ class Degradation:
     layer: str
     layer_share_fraction: float
     low_rps: float
-    """Highest load up to which every promise surely holds; NaN where none does."""
+    """Highest load up to which every promise surely holds; NaN if none does."""
     high_rps: float
-    """Lowest load at which a promise breaks beyond doubt; +inf where none does."""
+    """Lowest load at which a promise breaks beyond doubt; +inf if none does."""
     found: Break | None
     limit: CrossedLimit
     others: tuple[str, ...]
@@ -64,7 +64,7 @@ class Degradation:
         return self.stage.load_rps
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point as it stands in ``stages --json``."""
+        """Return the point as in ``stages --json``."""
         span = self.found.span_s if self.found else (self.stage.start_s, self.stage.end_s)
         return {
             "load_rps": self.load_rps,
@@ -88,7 +88,7 @@ class Degradation:
 def degradation_of(
     steps: Sequence[Stage], baseline: Stage | None, *, counted: bool = False
 ) -> Degradation | None:
-    """Return where steps of rising load first break; None where none does.
+    """Return where steps of rising load first break; None if none does.
 
     ``counted`` leaves out the steps that do not count.
     """
@@ -138,7 +138,7 @@ def _backlog(stage: Stage) -> Blame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Where latency begins to rise faster than the load; NaN where the curve has no knee."""
+    """Where latency begins to rise faster than the load; NaN if the curve has no knee."""
 
     pool: str
     load_rps: float

@@ -244,7 +244,7 @@ def trends_of(stage: Stage) -> Iterator[Trend]:
 
 
 def trend_reasons(stage: Stage) -> Iterator[Reason]:
-    """Yield one reason for each level that may grow; unknown where no metric shows it."""
+    """Yield one reason for each level that may grow; unknown if no metric shows it."""
     found = {one.what: one for one in trends_of(stage)}
     for what, metrics in GROWING.items():
         one = found.get(what)

@@ -34,7 +34,7 @@ class Candidate:
     limit: CrossedLimit
     before: Stage
     after: Stage | None
-    """None where the change makes no scenario; ``reasons`` says why."""
+    """None if the change makes no scenario; ``reasons`` says why."""
     reasons: tuple[Reason, ...]
 
     @property

@@ -47,7 +47,7 @@ class ProtectiveAction:
         return self.count > 0 or (self.opened > 0 and self.boundary.changes_pool)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the protective action as it stands in ``stages --json``."""
+        """Return the protective action as in ``stages --json``."""
         return {
             "boundary": self.boundary.field,
             "layer": self.boundary.layer,

@@ -34,7 +34,7 @@ Given = tuple["Scenario", "Stage | None", float, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A load that one ramp found, and the interval it lies in; NaN where there is none."""
+    """A load that one ramp found, and the interval it lies in; NaN if there is none."""
 
     load_rps: float
     low_rps: float
@@ -79,13 +79,13 @@ class LoadRamp:
 
     @property
     def client_limit_rps(self) -> float:
-        """Return the lowest load at which the client was the limit; NaN where it never was."""
+        """Return the lowest load at which the client was the limit; NaN if it never was."""
         return min((s.load_rps for s in self.steps if s.client_limited), default=math.nan)
 
     def acceptable(self, request_class: str) -> Found:
         """Return the highest load that keeps a class's promises, and the interval of its limit.
 
-        NaN where no step that counts keeps them; +inf above where no step surely breaks them.
+        NaN if no step that counts keeps them; +inf above where no step surely breaks them.
         """
         counted = [s for s in self.steps if s.counts]
         broken = [s.load_rps for s in counted if s.breaks_any(request_class)]
@@ -195,7 +195,7 @@ class Replication:
     """By pool."""
     first_degradation: Found
     crossed: str
-    """Class, promise and layer of the first degradation; empty where nothing broke."""
+    """Class, promise and layer of the first degradation; empty if nothing broke."""
     acceptable: Mapping[str, Found]
     """By class."""
     runs: Mapping[str, float]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 TAIL = 0.5
-"""Last part of the fall-back whose answers must be those of the baseline again."""
+"""Last part of the fall-back, whose answers must be as good as the baseline's."""
 SLACK_FRACTION = 0.05
 """How far above its level in the baseline a memory usage counts as back."""
 PARTS = 10

@@ -43,12 +43,12 @@ class Findings:
     others: Mapping[str, Stage] = field(default_factory=dict)
     """Stages beside the ramp, by kind."""
     first_degradation: Degradation | None = None
-    """Where a promise first breaks; None where none does."""
+    """Where a promise first breaks; None if none does."""
     recovery: Recovery | None = None
     """How the service comes back after the fall-back; None without one."""
     knees: tuple[Knee, ...] = ()
     replications: Replications | None = None
-    """What several ramps found; None where one was run."""
+    """What several ramps found; None if one was run."""
 
     @property
     def within(self) -> tuple[Stage, ...]:
@@ -74,7 +74,7 @@ class Findings:
         return (*front, *steps, *self.others.values())
 
     def stage(self, kind: str) -> Stage | None:
-        """Return the stage of a kind beside the ramp; None where it was not run."""
+        """Return the stage of a kind beside the ramp; None if it was not run."""
         return self.others.get(kind)
 
 
@@ -235,7 +235,7 @@ def _sheddable(scenario: Scenario, name: str) -> bool:
 
 
 def _ttft_over(found: Findings) -> Iterator[Reason]:
-    """Fail where throughput rises from one step to the next while TTFT goes over its promise."""
+    """Fail if throughput rises from one step to the next while TTFT goes over its promise."""
     if found.ramp is None or not _promises_ttft(found.scenario):
         return
     steps = [s for s in found.ramp.steps if s.counts]

@@ -101,7 +101,7 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
 
 
 def _replicated(found: Findings, seed: int, jobs: int) -> Replications | None:
-    """Return what all replications of the ramp found; None where the plan has only this one."""
+    """Return what all replications of the ramp found; None if the plan has only this one."""
     scenario, ramp = found.scenario, found.ramp
     if ramp is None or scenario.stages.replications < 2:  # noqa: PLR2004
         return None

@@ -50,7 +50,7 @@ class Loads:
 
 
 def loads_of(scenario: Scenario, *, seed: int = 0) -> Loads:
-    """Return the loads of a scenario's stages; what its plan states stands, the rest is derived."""
+    """Return the loads of a scenario's stages; stated by its plan, or derived."""
     plan = scenario.stages
     trace = draw(scenario, seed=seed)
     mean, peak = rates(trace)

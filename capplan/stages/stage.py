@@ -135,7 +135,7 @@ class Stage:
 
     @property
     def needs_min(self) -> float:
-        """Return how many more minutes would give the missing evidence; 0 where none is missing."""
+        """Return how many more minutes would give the missing evidence; 0 if none is missing."""
         if self.counts or self.void:
             return 0.0
         more = max((self._missing_s(r) for r in self.thin), default=0.0)
@@ -188,7 +188,7 @@ class Stage:
         return self.table[self.table["request_class"].isin(list(names))]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stage as it stands in ``stages --json``."""
+        """Return the stage as in ``stages --json``."""
         achieved, lag = self.sent
         return {
             "name": self.name,
@@ -243,7 +243,7 @@ class Stage:
 
     @property
     def why_not(self) -> str:
-        """Return why the stage does not count; empty where it does."""
+        """Return why the stage does not count; empty if it does."""
         if self.counts or self.void:
             return ""
         if self.client_limited:

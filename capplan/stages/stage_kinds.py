@@ -216,7 +216,7 @@ def wave(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
 
 
 def replay(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
-    """Return the scenario's own traffic, as it stands."""
+    """Return the scenario's own traffic, unchanged."""
     trace = draw(scenario, seed=seed)
     run = simulate(scenario, trace=trace, seed=seed)
     end = math.nextafter(float(trace.frame["arrival_s"].iloc[-1]), math.inf)

@@ -38,7 +38,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """Return half the width of the interval; +inf where an end is not bounded."""
+        """Return half the width of the interval; +inf if an end is not bounded."""
         return (self.high - self.low) / 2 if self.low < self.high else 0.0 * self.value
 
     def __str__(self) -> str:
