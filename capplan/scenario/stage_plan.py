@@ -10,7 +10,6 @@ from pydantic import Field
 from capplan.scenario.part import (
     Count,
     CountOrZero,
-    Fraction,
     Part,
     PoolName,
     PositiveSeconds,
@@ -89,7 +88,6 @@ class StagePlan(Part):
     """Length of the fault; None = the pool's cold start, else ``step_s``."""
     soak_s: PositiveSeconds = 3600.0
     wave_period_s: PositiveSeconds = 600.0
-    wave_amplitude_fraction: Fraction = 0.5
 
     def _broken(self) -> Iterator[str]:
         if self.steady_s + self.ramp_s > self.step_s:

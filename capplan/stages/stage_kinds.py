@@ -209,7 +209,6 @@ def wave(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     shape = {
         "kind": "wave",
         "rate_rps": load,
-        "amplitude_fraction": plan.wave_amplitude_fraction,
         "period_s": plan.wave_period_s,
     }
     return _load_stage(scenario, "wave", load, shape, end_s=2 * plan.wave_period_s, seed=seed)
