@@ -48,7 +48,7 @@ def goodput_by_point(
     frame = checked(frame, shown, chart="goodput_by_point")
     frame = frame.assign(good=frame[c.STATE.name].isin(STATES[:2]), label=_grid_labels(frame))
     base = (
-        alt.Chart(frame, title="Goodput by batch size and window")
+        alt.Chart(frame, title="Goodput of each point")
         .properties(width=alt.Step(72), height=alt.Step(40))
         .encode(
             x(c.ACROSS, "O", title=across, axis=alt.Axis(labelAngle=0)),
