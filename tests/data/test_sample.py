@@ -65,7 +65,8 @@ def test_the_figures_are_those_of_the_public_trace(shared_data, figures, tmp_pat
 
 
 def test_the_columns_are_those_of_a_trace(table):
-    assert set(table.columns) == set(names(TRACE)) - {"size", "observed_e2e_s", "user", "think_s"}
+    absent = {"size", "observed_e2e_s", "user", "think_s", "imputed"}
+    assert set(table.columns) == set(names(TRACE)) - absent
     assert table["arrival_s"].is_monotonic_increasing
     assert table["request_id"].is_unique
     assert table["arrival_s"].between(0, 3600).all()
