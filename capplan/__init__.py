@@ -4,7 +4,9 @@ The package is lazy: a name is imported from its module when it is first used, s
 ``import capplan`` and ``capplan --help`` stay fast.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -17,7 +19,6 @@ _HOME = {
     "draw": "capplan.traffic.draw",
     "recorded": "capplan.traffic.draw",
     "Scenario": "capplan.scenario",
-    "scenario": "capplan.starter",
     "load_scenario": "capplan.scenario.files",
     "memory_plan": "capplan.replica.memory_plan",
     "allocate": "capplan.budget",
@@ -40,11 +41,38 @@ _HOME = {
     "size": "capplan.sizing",
 }
 
-__all__ = list(_HOME)
+_CALLED = {"scenario": "capplan.starter"}
+"""Subpackages that are public functions too, and the home of the function."""
+
+__all__ = list(_HOME | _CALLED)
+
+
+class _CallablePackage(ModuleType):
+    """A subpackage that has the name of a public function: calling it calls the function."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Return what the function of the same name returns."""
+        name = self.__name__.rpartition(".")[2]
+        return getattr(import_module(_CALLED[name]), name)(*args, **options)
+
+
+class _Package(ModuleType):
+    """The package's module: it makes the subpackages of ``_CALLED`` callable as they come in."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; the import system sets a subpackage this way."""
+        if name in _CALLED and isinstance(value, ModuleType):
+            value.__class__ = _CallablePackage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
     """Import ``name`` from its home module on first use; AttributeError if there is none."""
+    if name in _CALLED:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         msg = f"module 'capplan' has no attribute {name!r}"
         raise AttributeError(msg)

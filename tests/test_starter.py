@@ -107,3 +107,12 @@ def test_lengths_measured_on_the_public_trace_are_the_bundled_ones(shared_data):
         for quantile in (0.5, 0.95):
             bundled = use_cases()["chat"][f"{name}_p{100 * quantile:.0f}_tokens"].value
             assert round(trace.frame[f"{name}_tokens"].quantile(quantile)) == bundled
+
+
+def test_the_public_name_is_callable_whatever_was_imported_before():
+    from capplan.scenario import files
+
+    study = cp.scenario(use_case="code", users=200)
+    assert study.classes[0].name == "code"
+    assert isinstance(study, cp.scenario.Scenario)
+    assert cp.load_scenario is files.load_scenario
