@@ -63,7 +63,7 @@ def _renamed(drawn: str, key: str) -> str:
 
 
 def alternative(spec: Mapping[str, Any]) -> str:
-    """Return what a reader who can't see the chart is told: its description, or its titles.
+    """Return the text that stands for the chart: its description, or its titles.
 
     >>> alternative({"title": {"text": "Waiting", "subtitle": "p99"}})
     'Waiting; p99'
@@ -71,8 +71,8 @@ def alternative(spec: Mapping[str, Any]) -> str:
     parts = list(_parts(spec))
     for words in (_description, _title, _axes):
         for part in parts:
-            if told := words(part):
-                return told
+            if text := words(part):
+                return text
     return "chart"
 
 
@@ -97,4 +97,4 @@ def _title(part: Mapping[str, Any]) -> str:
 
 def _axes(part: Mapping[str, Any]) -> str:
     axes = [part.get("encoding", {}).get(channel, {}) for channel in ("y", "x")]
-    return "; ".join(str(told) for axis in axes if (told := axis.get("title") or axis.get("field")))
+    return "; ".join(str(text) for axis in axes if (text := axis.get("title") or axis.get("field")))

@@ -209,19 +209,19 @@ def with_step_time(
 
 def compare(measured: Measured, result: RunResult, *, source: str) -> Validation:
     """Return a measured run against a run of its replay."""
-    seen, told = measured.requests, predicted_requests(measured, result)
+    seen, replayed = measured.requests, predicted_requests(measured, result)
     return Validation(
         name=measured.name,
         source=source,
         n=len(measured.succeeded),
         latencies={
-            name: _figures(measured.succeeded[name], told[name].dropna()) for name in LATENCIES
+            name: _figures(measured.succeeded[name], replayed[name].dropna()) for name in LATENCIES
         },
-        throughput=Figure(measured=_tokens_per_s(seen), predicted=_tokens_per_s(told)),
-        success=Figure(measured=_success(seen), predicted=_success(told)),
+        throughput=Figure(measured=_tokens_per_s(seen), predicted=_tokens_per_s(replayed)),
+        success=Figure(measured=_success(seen), predicted=_success(replayed)),
         in_flight=Figure(
             measured=_in_flight(seen, measured.server.client_timeout_s),
-            predicted=_in_flight(told, measured.server.client_timeout_s),
+            predicted=_in_flight(replayed, measured.server.client_timeout_s),
         ),
         series=_series_means(overlay := _overlay(measured, result)),
         overlay=overlay,
@@ -259,12 +259,12 @@ def predicted_requests(measured: Measured, result: RunResult) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def _figures(seen: pd.Series[float], told: pd.Series[float]) -> dict[str, Figure]:
+def _figures(seen: pd.Series[float], replayed: pd.Series[float]) -> dict[str, Figure]:
     seen = seen.dropna()
-    figures = {"mean": Figure(measured=_mean(seen), predicted=_mean(told))}
+    figures = {"mean": Figure(measured=_mean(seen), predicted=_mean(replayed))}
     for name, quantile in QUANTILES.items():
         figures[name] = Figure(
-            measured=_quantile(seen, quantile), predicted=_quantile(told, quantile)
+            measured=_quantile(seen, quantile), predicted=_quantile(replayed, quantile)
         )
     return figures
 
@@ -310,12 +310,12 @@ def _overlay(measured: Measured, result: RunResult) -> pd.DataFrame | None:
     times = measured.series["time_s"].to_numpy(dtype=float)
     came, began = log["scheduler_queue_in_s"].to_numpy(), log["batch_in_s"].to_numpy()
     left = log["decode_end_s"].fillna(log["finish_s"]).to_numpy()
-    told = {
+    replayed = {
         "running": _between(began, left, times),
         "waiting": _between(came, np.where(np.isnan(began), left, began), times),
     }
     frame = pd.DataFrame({"time_s": times})
-    for name, values in told.items():
+    for name, values in replayed.items():
         frame[f"{name}_measured"] = measured.series[name].to_numpy(dtype=float)
         frame[f"{name}_predicted"] = values
     return frame

@@ -1,4 +1,4 @@
-"""Whether a load generator sent the same prompts again, told by their lengths.
+"""Whether a load generator sent the same prompts again, found by their lengths.
 
 A generator that walks through a fixed list of prompts leaves a mark: the length of each prompt
 equals that of the one a whole round earlier. A server with a prefix cache then computes each

@@ -122,11 +122,11 @@ def _series(folder: Path) -> pd.DataFrame | None:
 
 
 def _origin(rows: pd.DataFrame, server: Server, table: Path) -> Origin:
-    if (told := server.origin) is not None:
-        if told not in rows and not {"intended_start_s", "sent_s"} & set(rows):
-            raise DataError("a required column", where=table, field=told, value="nothing")
-        if told in rows:
-            return told
+    if (stated := server.origin) is not None:
+        if stated not in rows and not {"intended_start_s", "sent_s"} & set(rows):
+            raise DataError("a required column", where=table, field=stated, value="nothing")
+        if stated in rows:
+            return stated
     names: tuple[Origin, ...] = ("intended_start_s", "sent_s")
     for name in names:
         if name in rows:
@@ -145,8 +145,8 @@ def _latencies(rows: pd.DataFrame, origin: Origin, server: Server, table: Path) 
     e2e = _latency(rows, "e2e_s", "finish_s", origin)
     if ttft.isna().all() and e2e.isna().all():
         raise DataError("ttft_s, first_token_s, e2e_s or finish_s", where=table, value="none")
-    told = e2e if e2e.notna().any() else ttft
-    outcome = rows.get("outcome", pd.Series(np.where(told.notna(), "succeeded", "failed")))
+    ended = e2e if e2e.notna().any() else ttft
+    outcome = rows.get("outcome", pd.Series(np.where(ended.notna(), "succeeded", "failed")))
     if unknown := sorted(set(outcome.astype(str)) - set(OUTCOMES)):
         rule = f"one of {', '.join(OUTCOMES)}"
         raise DataError(rule, where=table, field="outcome", value=unknown[0])

@@ -29,7 +29,7 @@ class Server(BaseModel):
     """The settings of a measured server; ``None`` is "not stated".
 
     Fields are those of a measured folder's ``server.json``; a key that is none of them is kept in
-    ``unused``, so that it can be told apart from one that counted.
+    ``unused``, apart from those that count.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
@@ -37,7 +37,7 @@ class Server(BaseModel):
     engine: str = ""
     model: str | None = None
     shape: dict[str, int] | None = Field(default=None, alias="model_config")
-    """The model's own numbers as told; they are the catalogue's that count."""
+    """The model's own numbers as stated; those of the catalogue count."""
     accelerator: str | None = None
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
