@@ -261,10 +261,10 @@ def test_these_orders_have_no_compiled_steps(order):
     [
         ({"reserved": [{"fraction": 0.5}]}, "classes or priority_at_most"),
         ({"reserved": [{"classes": ["a"], "fraction": 1.0}]}, "fraction"),
-        ({"reserved": [{"classes": ["a"], "fraction": 0.5}] * 2}, "less than 1 in all"),
+        ({"reserved": [{"classes": ["a"], "fraction": 0.5}] * 2}, "sum to less than 1"),
         (
             {"reserved": [{"classes": ["a"], "fraction": 0.1, "kv_fraction": 0.5}] * 2},
-            "less than 1 in all",
+            "sum to less than 1",
         ),
         ({"priority_preemption": True}, "priority_preemption needs scheduler.order priority"),
         (PREEMPTS | {"scheduler": {"order": "priority", "ageing_per_s": 1.0}}, "without ageing"),

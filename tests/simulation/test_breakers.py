@@ -589,7 +589,7 @@ def test_a_rule_that_makes_no_sense_is_one_clear_error(build, changed, told):
 
 
 def test_two_rules_of_one_name_and_an_unknown_preset_are_errors(build):
-    with pytest.raises(DataError, match="breakers: names must differ, guard"):
+    with pytest.raises(DataError, match="breakers: names must differ, got guard"):
         build(breakers=[rule(REFUSE, above=5.0)] * 2)
     with pytest.raises(DataError, match="bundled one: tiered-default, got 'tierd'"):
         build(breakers="tierd")

@@ -270,7 +270,7 @@ def test_a_trace_without_sessions_shares_no_block_between_copies(chat):
 
 
 def test_a_replay_without_a_base_trace_is_an_error(chat):
-    with pytest.raises(DataError, match="replay needs traffic.trace"):
+    with pytest.raises(DataError, match="replay needs traffic"):
         with_values(chat, {"traffic.trace": None})
 
 
