@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
         "report",
         "run every notebook on a scenario and write the pages",
         _run,
-        "A finished report replaces an earlier one. A notebook that fails is kept, half executed, "
-        "in DIR.failed.",
+        "An earlier report is kept in DIR.earlier-1, -2, … if its run holds other files. A "
+        "notebook that fails is kept, half executed, in DIR.failed until a report finishes.",
     )
     parser.offer("scenario", "--set", "--trace", "--seed")
     parser.add_argument(
@@ -47,8 +47,11 @@ def _run(args: argparse.Namespace) -> int:
     made = build_report(scenario, out, seed=seed, parameters=parameters)
     if args.json:
         verdict = made.conclusion.verdict
-        print_json({"run_id": made.record.run_id, "index": made.index, "verdict": verdict})
+        found = {"run_id": made.record.run_id, "index": made.index, "verdict": verdict}
+        print_json({**found, "earlier": made.earlier})
     else:
+        if made.earlier:
+            sys.stdout.write(f"earlier report: {made.earlier}\n")
         sys.stdout.write(f"{made.index}\nverdict: {made.conclusion.outcome}\n")
     return checked(made.conclusion.outcome, check=args.check)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capplan.bundled import notebooks_path
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, read_run, seal
 from capplan.evidence.folders import part_folder, swap_in, write_file
-from capplan.evidence.manifest import file_hash
+from capplan.evidence.manifest import file_hash, file_hashes
 from capplan.evidence.store import MANIFEST
 from capplan.pages.conclusion import Conclusion, read_conclusion
 from capplan.report.notebook import NotebookError, chosen, execute_all
@@ -36,6 +38,8 @@ class Report:
     index: Path
     record: RunRecord
     conclusion: Conclusion
+    earlier: Path | None = None
+    """Where the report that stood in the folder is now; None if there was none, or the same run."""
 
 
 def build_report(
@@ -50,7 +54,9 @@ def build_report(
 
     Every notebook gets those of ``scenario`` (a file in the run folder), ``trace``,
     ``run_folder``, ``seed`` and ``parameters`` that it declares; artefacts stay in the run folder
-    for the notebooks after it. Only a finished report replaces an earlier one in ``out``.
+    for the notebooks after it. Only a finished report takes the place of an earlier one, which is
+    kept in ``<out>.earlier-1``, ``-2``, … if its run holds other files. A finished report removes
+    the ``<out>.failed`` of an earlier attempt.
 
     Parameters
     ----------
@@ -89,12 +95,15 @@ def build_report(
             _fill(part, inputs, files, values)
         except NotebookError as err:
             raise _kept(part, target, err) from err
+        earlier = _set_aside(target, part)
         swap_in(part, target)
+    _remove_failed(target)
     return Report(
         folder=target,
         index=target / INDEX,
         record=read_run(target / RUN),
         conclusion=read_conclusion(target / RUN),
+        earlier=earlier,
     )
 
 
@@ -151,14 +160,38 @@ def _check_replaceable(target: Path) -> None:
         raise DataError("a new or empty folder, or an earlier report", where=target)
 
 
+def _set_aside(target: Path, part: Path) -> Path | None:
+    """Rename an earlier report whose run differs from the new one; return its new place."""
+    if not (target / RUN).exists() or _run_files(target) == _run_files(part):
+        return None
+    places = (target.with_name(f"{target.name}.earlier-{n}") for n in count(1))
+    place = next(place for place in places if not place.exists())
+    target.rename(place)
+    return place
+
+
+def _run_files(report: Path) -> dict[str, str]:
+    return file_hashes(report / RUN, leave_out=frozenset({MANIFEST}))
+
+
 def _kept(part: Path, target: Path, err: NotebookError) -> NotebookError:
     """Keep the unfinished report beside its target; return the error that names the folder."""
-    failed = target.with_name(f"{target.name}.failed")
-    number = 2
-    while failed.exists() and not (failed / FAILURE_FILE).exists():
-        failed = target.with_name(f"{target.name}.failed-{number}")
-        number += 1
+    free = (p for p in _failed_places(target) if not p.exists() or (p / FAILURE_FILE).exists())
+    failed = next(free)
     write_file(part / FAILURE_FILE, f"{err}\n".encode())
     swap_in(part, failed)
     kept = failed / "notebooks" / err.notebook.name
     return NotebookError(err.notebook, err.cell, f"{err.cause} (half-executed: {kept})")
+
+
+def _remove_failed(target: Path) -> None:
+    """Remove the unfinished reports of earlier attempts; other folders of that name stay."""
+    for place in takewhile(Path.exists, _failed_places(target)):
+        if (place / FAILURE_FILE).exists():
+            shutil.rmtree(place)
+
+
+def _failed_places(target: Path) -> Iterator[Path]:
+    yield target.with_name(f"{target.name}.failed")
+    for number in count(2):
+        yield target.with_name(f"{target.name}.failed-{number}")

@@ -155,13 +155,38 @@ def test_a_folder_that_is_no_report_is_left_alone(make_quick, tmp_path):
     assert names(tmp_path) == ["thesis.txt"]
 
 
-def test_a_finished_report_replaces_an_earlier_one(make_quick, tmp_path):
+def test_the_same_report_again_takes_the_place_of_the_earlier_one(make_quick, tmp_path):
     make_quick(tmp_path / "report")
     (tmp_path / "report" / "old.html").write_text("")
     made = make_quick(tmp_path / "report", fail="false")
+    assert made.earlier is None
     assert not (tmp_path / "report" / "old.html").exists()
     assert made.record.manifest["inputs"]["asked"]["parameters"] == {"fail": "false"}
     assert names(tmp_path) == ["report"]
+
+
+def test_an_earlier_report_with_another_run_is_kept_beside_the_new_one(make_quick, tmp_path):
+    make_quick(tmp_path / "report")
+    for number in (1, 2):
+        raw = tmp_path / "report" / "run" / "raw.parquet"
+        raw.write_text(f"requests of run {number}")
+        made = make_quick(tmp_path / "report")
+        assert made.earlier == tmp_path / f"report.earlier-{number}"
+        kept = made.earlier / "run" / "raw.parquet"
+        assert kept.read_text() == f"requests of run {number}"
+        assert not raw.exists()
+    assert names(tmp_path) == ["report", "report.earlier-1", "report.earlier-2"]
+
+
+def test_a_finished_report_removes_what_failed_before_it_and_nothing_else(make_quick, tmp_path):
+    (tmp_path / "report.failed").mkdir()
+    (tmp_path / "report.failed" / "thesis.txt").write_text("mine")
+    with pytest.raises(NotebookError):
+        make_quick(tmp_path / "report", fail="true")
+    assert names(tmp_path) == ["report.failed", "report.failed-2"]
+    make_quick(tmp_path / "report")
+    assert names(tmp_path) == ["report", "report.failed"]
+    assert names(tmp_path / "report.failed") == ["thesis.txt"]
 
 
 def test_without_a_terminal_each_notebook_has_a_line(make_quick, tmp_path, capsys):
