@@ -30,7 +30,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.encoding import plain
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
-    from capplan.results import conservation_table, headline
+    from capplan.results import conservation_table, headline, scaling_table
     from capplan.results.breakers import breaker_table
     from capplan.simulation import simulate
     from capplan.slo import judge
@@ -49,6 +49,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(f"run {run_id}: {result.as_text()}\n")
         print_frame(breaker_table(result))
+        print_frame(scaling_table(result))
         sys.stdout.write(f"verdict: {verdict.as_text()}")
         print_assumed(trace.notes)
         print_stored(args.out)

@@ -7,7 +7,7 @@ from capplan.results.headline import headline, outcome_counts, system_stability
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table
 from capplan.results.requests import per_request
 from capplan.results.run import RunResult
-from capplan.results.scaling import scaling_findings, scaling_summary
+from capplan.results.scaling import scaling_findings, scaling_summary, scaling_table
 from capplan.results.segments import QUEUES, SEGMENTS, mean_segments, queue_waits, segments
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "queue_waits",
     "scaling_findings",
     "scaling_summary",
+    "scaling_table",
     "segments",
     "system_stability",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.formatting import counted
+from capplan.formatting import counted, rule_words
 from capplan.results.cost import served_by
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
 from capplan.scenario import Scenario
@@ -29,10 +29,14 @@ LOAD_S = 60.0
 FULL_FRACTION = 0.95
 """Busy share of the time above which replicas are saturated; a default."""
 OUTPUT_RATES = ("output_tokens_per_s", "prefill_tokens_per_s")
+LIMITED_BY = {"kv_usage_fraction": "running", "running": "kv_usage_fraction"}
+"""Metrics of a replica that stop growing when another one is full: batch and KV memory."""
 
 
 FINDING_KEYS = ("rule", "pool", "field", "value", "limit", "evidence", "next_action")
 """The parts of a finding that the headline has."""
+KEEP_SMALL = ("target_out_of_reach", "rate_flat_at_saturation", "resource_pool_empty")
+"""Findings that keep a pool from getting the replicas it needs."""
 
 
 def scaling_findings(result: RunResult) -> list[Reason]:
@@ -43,6 +47,7 @@ def scaling_findings(result: RunResult) -> list[Reason]:
         if pool.autoscaler is not None:
             found += _flapping(result, pool)
             found += _flat_rates(result, pool)
+            found += _held_below_target(result, pool)
         found += _without_accelerator(result, pool, table[table["pool"] == pool.name])
     return found
 
@@ -87,6 +92,14 @@ def scaling_figures(result: RunResult) -> list[dict[str, Any]]:
     ]
 
 
+def scaling_table(result: RunResult) -> pd.DataFrame:
+    """Return the findings about scaling for a reader: what is wrong, where, and what to do."""
+    rows = [
+        (rule_words(f.rule), f.field, f.evidence, f.next_action) for f in scaling_findings(result)
+    ]
+    return pd.DataFrame(rows, columns=["scaling", "field", "evidence", "next action"])
+
+
 def turns(changes: Sequence[tuple[float, int]]) -> list[float]:
     """Return the moments at which the direction of change reverses, s.
 
@@ -111,21 +124,30 @@ def out_of_reach(scenario: Scenario) -> list[Reason]:
     for pool in scenario.pools:
         if pool.autoscaler is None:
             continue
-        tolerance = pool.autoscaler.tolerance
         for index, metric in enumerate(pool.autoscaler.metrics):
             most = _most_shown(pool, metric)
-            target = metric.target / (100 if metric.target_type == "Utilization" else 1)
-            if most <= target * (1 + tolerance):
-                found.append(_unreachable(pool, index, metric, most=most, target=target))
+            if most <= _scales_above(pool, metric):
+                text = f"{metric.metric} of a full replica is {most:g} at most"
+                found.append(_unreachable(pool, index, metric, most=most, evidence=text))
     return found
 
 
+def _scales_above(pool: Pool, metric: ScalingMetric) -> float:
+    """Return the value of a metric above which a pool scales up; a share stays a share."""
+    tolerance = 0.0 if pool.autoscaler is None else pool.autoscaler.tolerance
+    return metric.target / _unit(metric) * (1 + tolerance)
+
+
+def _unit(metric: ScalingMetric) -> float:
+    """Return by what a value is multiplied to compare it with the target."""
+    return 100.0 if metric.target_type == "Utilization" else 1.0
+
+
 def _unreachable(
-    pool: Pool, index: int, metric: ScalingMetric, *, most: float, target: float
+    pool: Pool, index: int, metric: ScalingMetric, *, most: float, evidence: str
 ) -> Reason:
-    tolerance = pool.autoscaler.tolerance if pool.autoscaler is not None else math.nan
-    highest = most / (1 + tolerance)
-    shown = highest * (100 if metric.target_type == "Utilization" else 1)
+    above = _scales_above(pool, metric)
+    shown = metric.target * most / above
     return Reason(
         rule="target_out_of_reach",
         outcome="fail",
@@ -134,8 +156,7 @@ def _unreachable(
         field=f"pools.{pool.name}.autoscaler.metrics.{index}.target",
         value=metric.target,
         limit=shown,
-        evidence=f"{metric.metric} of a full replica is {most:g} at most, and the pool scales up "
-        f"above {target * (1 + tolerance):.4g}: never",
+        evidence=f"{evidence}, and the pool scales up above {above:.4g}: never",
         next_action=f"set the target below {shown:.4g}, or scale on the queue's length",
     )
 
@@ -227,7 +248,7 @@ def _flat_rates(result: RunResult, pool: Pool) -> Iterator[Reason]:
     rules = pool.autoscaler
     if rules is None or any(m.metric not in OUTPUT_RATES for m in rules.metrics):
         return
-    seconds = _saturated_s(result, pool, most=rules.max_replicas)
+    seconds = _seconds(result, _saturated(result, pool, "busy_fraction"))
     if seconds < 2 * rules.sync_period_s:
         return
     names = " and ".join(dict.fromkeys(m.metric for m in rules.metrics))
@@ -245,26 +266,63 @@ def _flat_rates(result: RunResult, pool: Pool) -> Iterator[Reason]:
     )
 
 
-def _saturated_s(result: RunResult, pool: Pool, *, most: int) -> float:
-    """Return the time in which a pool had a queue, full replicas, and did not scale up, s."""
+def _held_below_target(result: RunResult, pool: Pool) -> Iterator[Reason]:
+    """Find a target of KV use that a full batch keeps out of reach, and the reverse."""
+    rules = pool.autoscaler
+    if rules is None or any(m.metric not in LIMITED_BY for m in rules.metrics):
+        return
+    for index, metric in enumerate(rules.metrics):
+        above, limited_by = _scales_above(pool, metric), LIMITED_BY[metric.metric]
+        if metric.source == "external" or _most_shown(pool, metric) <= above:
+            continue
+        full = _saturated(result, pool, limited_by)
+        seconds, most = _seconds(result, full), _highest(result, pool, metric.metric, full)
+        if seconds >= 2 * rules.sync_period_s and most <= above:
+            full_of = {"running": f"a full batch of {pool.places}"}.get(
+                limited_by, "full KV memory"
+            )
+            text = f"for {seconds:.4g} s requests waited at replicas with {full_of}, and "
+            text += f"{metric.metric} was {most:.4g} at most"
+            yield _unreachable(pool, index, metric, most=most, evidence=text)
+
+
+def _highest(result: RunResult, pool: Pool, metric: str, at: pd.Series) -> float:
+    """Return the largest mean over the replicas at the marked times; NaN if none is marked."""
+    values = _by_time(result, pool, metric, "mean")
+    return float(values[values.index.isin(at.index[at])].max())
+
+
+def _by_time(result: RunResult, pool: Pool, metric: str, how: str) -> pd.Series:
+    """Return a metric over a pool's replicas by time; of a replica, the sum over its layers."""
+    rows = result.timeline[result.timeline["metric"] == metric]
+    own = rows[rows["replica"].str.rpartition("-")[0] == pool.name]
+    replicas = own.groupby(["time_s", "replica"], observed=True)["value"].sum()
+    values: pd.Series = replicas.groupby("time_s").agg(how)
+    return values
+
+
+def _saturated(result: RunResult, pool: Pool, limit: str) -> pd.Series:
+    """Return by time whether a pool had a queue and full replicas and did not scale up.
+
+    ``limit`` is what fills a replica: its time (``busy_fraction``), batch or KV memory.
+    """
     rows = result.timeline
     own = rows[(rows["layer"] == "service_queue") & (rows["replica"] == pool.name)]
     wide = own.pivot_table(index="time_s", columns="metric", values="value")
-    if not {"length", "replicas", "replicas_desired"} <= set(wide.columns):
-        return 0.0
-    names = rows["replica"].str.rpartition("-")[0]
-    of_pool = rows[(names == pool.name) & (rows["metric"] != "phase")]
-
-    def by_time(metric: str, how: str) -> pd.Series:
-        values: pd.Series = of_pool[of_pool["metric"] == metric].groupby("time_s")["value"].agg(how)
-        return values.reindex(wide.index)
-
-    waiting = wide["length"] + by_time("length", "sum").fillna(0.0)
-    full = by_time("busy_fraction", "mean") >= FULL_FRACTION
+    if pool.autoscaler is None or not {"length", "replicas", "replicas_desired"} <= set(wide):
+        return pd.Series(dtype=np.bool_)
+    waiting = wide["length"].add(_by_time(result, pool, "length", "sum"), fill_value=0.0)
+    used = _by_time(result, pool, limit, "mean").reindex(wide.index)
+    full = used >= FULL_FRACTION * (pool.places if limit == "running" else 1.0)
     wanted = wide["replicas_desired"]
-    idle = (wanted <= wide["replicas"]) & (wanted < most)
-    spans = np.diff(np.append(wide.index.to_numpy(np.float64), result.duration_s))
-    return float(spans[((waiting > 0) & full & idle).to_numpy(np.bool_)].sum())
+    idle = (wanted <= wide["replicas"]) & (wanted < pool.autoscaler.max_replicas)
+    return (waiting.reindex(wide.index) > 0) & full & idle
+
+
+def _seconds(result: RunResult, at: pd.Series) -> float:
+    """Return for how long the marked moments lasted, each until the next one, s."""
+    spans = np.diff(np.append(at.index.to_numpy(np.float64), result.duration_s))
+    return float(spans[at.to_numpy(np.bool_)].sum())
 
 
 def _without_accelerator(result: RunResult, pool: Pool, table: pd.DataFrame) -> Iterator[Reason]:

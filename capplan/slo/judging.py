@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -10,17 +11,20 @@ import numpy as np
 import pandas as pd
 
 from capplan.budget import resolved
-from capplan.results import RunResult, per_request
+from capplan.results import RunResult, per_request, scaling_findings
+from capplan.results.scaling import KEEP_SMALL
 from capplan.scenario import Scenario
 from capplan.scenario.fields import effect_of
 from capplan.scenario.part import Affects, Part
-from capplan.slo.mechanisms import mechanism_reasons
+from capplan.slo.mechanisms import LATE, mechanism_reasons
 from capplan.slo.promises import Judged, promise_reasons
 from capplan.statistics import quantiles
 from capplan.verdict import Reason, Scope, Verdict
 
 NOT_JUDGED = (Affects.JUDGING, Affects.DESCRIBING)
 """What a field may affect without making another service or load of it."""
+ASK_CAPACITY = {*LATE, "stability", "busy_but_late"} - {"success_only"}
+"""Rules whose next action is more capacity, which an autoscaler can hold back."""
 
 
 def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = None) -> Verdict:
@@ -44,7 +48,7 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
         return Verdict(reasons=(), scope=scope).outside(fields)
     reasons = list(_promises(runs, tables, asked))
     found = [list(mechanism_reasons(r, t, reasons)) for r, t in zip(runs, tables, strict=True)]
-    reasons += _together(found)
+    reasons = _let_scale(runs, [*reasons, *_together(found)])
     return Verdict(reasons=tuple(sorted(reasons, key=attrgetter("rank"))), scope=scope)
 
 
@@ -72,6 +76,24 @@ def _together(found: Sequence[Sequence[Reason]]) -> Iterator[Reason]:
         ordered = sorted(reasons, key=attrgetter("rank"))
         decided = [r for r in ordered if r.outcome != "retest"]
         yield decided[0] if len(decided) * 2 >= len(ordered) else ordered[0]
+
+
+def _let_scale(runs: Sequence[RunResult], reasons: list[Reason]) -> list[Reason]:
+    """Return the reasons; those that ask for capacity name what keeps the pool from scaling."""
+    scenario = runs[0].scenario
+    short = [r for r in reasons if r.outcome == "fail" and r.rule in ASK_CAPACITY]
+    if not short or not any(pool.is_elastic for pool in scenario.pools):
+        return reasons
+    held = {f.pool: f for run in runs for f in scaling_findings(run) if f.rule in KEEP_SMALL}
+
+    def mended(reason: Reason) -> Reason:
+        name = reason.request_class
+        of_pool = held.get(scenario.pool_of(name).name) if name else next(iter(held.values()), None)
+        if of_pool is None:
+            return reason
+        return replace(reason, next_action=f"let it scale: {of_pool.field}: {of_pool.next_action}")
+
+    return [mended(r) if r in short else r for r in reasons]
 
 
 def _differences(ran: Scenario, asked: Scenario) -> list[str]:

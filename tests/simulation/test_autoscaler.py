@@ -20,7 +20,16 @@ from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.simulation.clock import Rank
 from capplan.simulation.run import _Run
+from capplan.slo import judge
 
+METRIC = "pools.llm.autoscaler.metrics.0"
+SLOW = {
+    "kind": "linear",
+    "base_s": 8e-3,
+    "per_prefill_token_s": 1e-5,
+    "per_sequence_s": 1e-5,
+    "per_context_token_s": 1e-9,
+}
 START_S = 37.0
 """Provisioning, image pull and model load together."""
 
@@ -429,6 +438,45 @@ def test_scaling_on_output_while_saturated_is_pointed_out(build, trace_of):
     other = simulate(scenario, trace=trace)
     assert series(other, "replicas").max() == 4
     assert "rate_flat_at_saturation" not in {f.rule for f in scaling_findings(other)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "places", "blocks", "most", "text"),
+    [
+        ("kv_usage_fraction", 0.8, 8, 400, 8 * 9 / 400, "a full batch of 8"),
+        ("running", 20.0, 64, 80, 80 / 7, "full KV memory"),
+    ],
+)
+def test_a_target_that_another_limit_keeps_out_of_reach_is_found(
+    build, trace_of, *, metric, target, places, blocks, most, text
+):
+    """A request holds 7 to 9 blocks of 16 tokens, so 8 places fill 400 blocks to less than a fifth,
+    and 80 blocks hold 11 requests at most."""
+    batching = {
+        "kind": "continuous",
+        "kv_blocks": blocks,
+        "max_num_seqs": places,
+        "step_time": SLOW,
+    }
+    pool = {"autoscaler": scaler(metric, target, most=4), "cold_start_s": 10.0}
+    classes = [{"name": "chat", "promises": {"e2e_s": 10.0, "quantile": 0.9}}]
+    trace = trace_of(np.arange(0, 240, 0.02), output_tokens=40)
+    result = simulate(build(batching=batching, pool=pool, classes=classes), trace=trace)
+    assert series(result, "replicas").max() == 1
+    assert out_of_reach(result.scenario) == []
+    [found] = scaling_findings(result)
+    assert (found.rule, found.value) == ("target_out_of_reach", target)
+    assert text in found.evidence
+    assert found.limit <= most / 1.1 < target
+    [late] = [r for r in judge(result).reasons if r.rule == "e2e_s"]
+    assert late.next_action == f"let it scale: {found.field}: {found.next_action}"
+
+    reached = with_values(result.scenario, {f"{METRIC}.target": found.limit * 0.9})
+    scaled = simulate(reached, trace=trace)
+    assert series(scaled, "replicas").max() > 1
+    assert scaling_findings(scaled) == []
+    late = [r for r in judge(scaled).reasons if r.rule == "e2e_s" and r.outcome == "fail"]
+    assert not any("let it scale" in r.next_action for r in late)
 
 
 def test_a_crash_leaves_the_number_wanted_and_the_survivors_scale(elastic, step):
