@@ -22,6 +22,7 @@ _HOME = {
     "load_scenario": "capplan.scenario.files",
     "memory_plan": "capplan.replica.memory_plan",
     "allocate": "capplan.budget",
+    "service_time": "capplan.budget",
     "RunResult": "capplan.results",
     "simulate": "capplan.simulation",
     "read_measured": "capplan.measured",

@@ -19,6 +19,7 @@ from capplan.budget.backward import class_budget, rebalance
 from capplan.budget.findings import changes, find, value_at
 from capplan.budget.limits import layer_limits, settings
 from capplan.budget.loads import ClassLoad, class_loads
+from capplan.budget.response import LAW, response_times
 from capplan.budget.results import WAITING, ClassBudget, LayerLimit, WaitBudget
 from capplan.budget.service import PoolService, pool_service
 from capplan.scenario import Scenario
@@ -31,7 +32,7 @@ from capplan.schema import DataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capplan.traffic.profile import TrafficProfile
+    from capplan.traffic.profile import Service, TrafficProfile
     from capplan.traffic.trace import Trace
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "class_loads",
     "rebalance",
     "resolved",
+    "service_time",
     "with_shares",
 ]
 
@@ -142,6 +144,29 @@ def _plan(
     )
     limits = layer_limits(scenario, classes, services)
     return _Plan(classes, services, limits, settings(limits, services))
+
+
+def service_time(scenario: Scenario, trace: Trace) -> Service:
+    """Return the time each request of a trace takes in the scenario's service without waiting.
+
+    With it a profile (``cp.profile(trace, service_time_s=…)``) has as many requests in flight by
+    Little's law as the budget of the same trace.
+    """
+    import numpy as np
+
+    from capplan.traffic.profile import Service
+
+    loads = class_loads(scenario, trace=trace)
+    services = _services(scenario, loads)
+    default = scenario.request_class().name
+    names = trace.frame.get("request_class")
+    named = np.array([default] * len(trace.frame)) if names is None else names.fillna(default)
+    seconds = np.empty(len(trace.frame))
+    for name, load in loads.items():
+        own = np.asarray(named == name)
+        service = services[scenario.pool_of(name).name]
+        seconds[own] = response_times(scenario, load, service, trace.frame[own])
+    return Service(seconds=seconds, origin="scenario", law=LAW)
 
 
 def with_shares(scenario: Scenario, shares: Mapping[str, float]) -> Scenario:

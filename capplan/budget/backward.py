@@ -102,7 +102,7 @@ def class_budget(
         return _strictest(scenario, c, prefill, decode)
 
     found = side(rule.prompt_quantile, rule.output_quantile)
-    mean_response = _mean_response_s(scenario, load, service)
+    mean_response = mean_response_s(scenario, load, service)
     allowed = _allowed_response_s(c, load, rule.output_quantile)
     drain = class_drain_rps(load, service)
     return ClassBudget(
@@ -187,9 +187,15 @@ def _allowed_response_s(c: RequestClass, load: ClassLoad, output_quantile: float
     return promises.ttft_s + promises.tpot_s * (load.output_quantile(output_quantile) - 1)
 
 
-def _mean_response_s(scenario: Scenario, load: ClassLoad, service: PoolService) -> float:
+def mean_response_s(scenario: Scenario, load: ClassLoad, service: PoolService) -> float:
+    """Return the response time of a mean request of a class that does not wait, s."""
+    return response_s(scenario, sum(service.mean_work_s(load)))
+
+
+def response_s(scenario: Scenario, work_s: float) -> float:
+    """Return the response time of prefill and decode, with gateway and network, s."""
     gateway = scenario.gateway
-    inside = gateway.overhead_s + sum(service.mean_work_s(load))
+    inside = gateway.overhead_s + work_s
     return (inside + 2 * scenario.network.one_way_s) / (1 - gateway.overhead_fraction)
 
 

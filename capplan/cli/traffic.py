@@ -11,7 +11,9 @@ from capplan.cli.output import DONE, print_frame, print_json
 from capplan.cli.parsing import add_command, assignment, check_names
 
 if TYPE_CHECKING:
+    from capplan.traffic.profile import Service
     from capplan.traffic.sample import Reading
+    from capplan.traffic.trace import Trace
 
 COLUMN_OPTIONS = (
     ("--column", "column of a trace and the file's column that holds it", "OURS=THEIRS"),
@@ -31,7 +33,9 @@ def add(commands: Any) -> None:
             option, metavar=example, type=assignment, action="append", default=[], help=what
         )
     parser.add_argument(
-        "--scenario", help="a scenario whose traffic states the format, columns and units of TRACE"
+        "--scenario",
+        help="a scenario whose traffic states the format, columns and units of TRACE, and whose "
+        "step times give the service times",
     )
     parser.add_argument(
         "--span",
@@ -62,7 +66,8 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.traffic.profile import profile
     from capplan.traffic.sample import read_base
 
-    found = profile(read_base(args.trace, _reading(args)))
+    trace = read_base(args.trace, _reading(args))
+    found = profile(trace, service_time_s=_service_time(args, trace))
     if args.json:
         print_json(found.to_json())
     else:
@@ -71,6 +76,18 @@ def _run(args: argparse.Namespace) -> int:
         print_frame(found.period_table())
         print_frame(found.patience_table())
     return DONE
+
+
+def _service_time(args: argparse.Namespace, trace: Trace) -> Service | None:
+    """Return the service times of the scenario, if one is stated."""
+    if args.scenario is None:
+        return None
+    from capplan.budget import service_time
+    from capplan.scenario.files import load_scenario
+    from capplan.traffic.draw import filled
+
+    scenario = load_scenario(args.scenario)
+    return service_time(scenario, filled(trace, scenario))
 
 
 def _reading(args: argparse.Namespace) -> Reading:

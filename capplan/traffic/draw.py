@@ -100,6 +100,11 @@ def recorded(scenario: Scenario, *, seed: int = 0) -> Trace:
     base = base_trace(scenario.traffic)
     if base is None:
         return draw(scenario, seed=seed)
+    return filled(base, scenario, seed=seed)
+
+
+def filled(base: Trace, scenario: Scenario, *, seed: int = 0) -> Trace:
+    """Return a trace with the classes, tenants and deadlines that it lacks."""
     frame, notes = completed(base.frame, scenario, key=(seed, 0))
     kept = [name for name in base.frame if name not in frame]
     return replace(base, frame=frame.join(base.frame[kept]), notes=(*base.notes, *notes))

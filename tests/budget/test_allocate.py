@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.budget import WAITING, allocate, apply, with_shares
+from capplan.budget import WAITING, allocate, apply, service_time, with_shares
 from capplan.scenario.files import load_scenario, validate, with_values
 from capplan.traffic.draw import draw
 from capplan.traffic.profile import profile
@@ -93,6 +93,49 @@ def test_readings_in_flight_stand_beside_each_other(small):
     assert chat.in_flight == pytest.approx(chat.rate_rps * chat.mean_response_s)
     assert chat.in_flight_upper == pytest.approx(6.0 * 20.0)
     assert set(budget.readings()["request_class"]) == {"chat", "batch"}
+
+
+@pytest.mark.parametrize("name", ["chat-service", "benchmark"])
+def test_littles_law_has_one_reading_in_profile_and_budget(name):
+    scenario = load_scenario(name, values={"requests": 1500})
+    trace = draw(scenario, seed=1)
+    budget = allocate(scenario, trace=trace)
+    found = profile(trace, service_time_s=service_time(scenario, trace))
+    assert found.service.origin == "scenario"
+    total = sum(c.in_flight for c in budget.classes)
+    assert found.overall.concurrency == pytest.approx(total, rel=1e-6)
+    for c in budget.classes:
+        assert found.by_class[c.request_class].mean_service_s == pytest.approx(c.mean_response_s)
+    fixed = profile(trace)
+    assert fixed.service.origin == "default"
+    assert fixed.overall.concurrency != pytest.approx(total, rel=0.1)
+
+
+def test_a_longer_answer_takes_longer():
+    scenario = load_scenario("chat-service", values={"requests": 1500})
+    trace = draw(scenario, seed=1)
+    frame = trace.frame.assign(service_s=service_time(scenario, trace).seconds)
+    chat = frame[frame["request_class"] == "chat"]
+    assert chat["service_s"].corr(chat["output_tokens"]) > 0.9
+    assert chat["service_s"].min() > 0
+
+
+def test_all_requests_of_a_whole_batch_take_the_same_time(small):
+    trace = draw(small, seed=1)
+    frame = trace.frame.assign(service_s=service_time(small, trace).seconds)
+    batch = frame[frame["request_class"] == "batch"]["service_s"]
+    assert batch.nunique() == 1
+    mean_s = allocate(small, trace=trace).by_class("batch").mean_response_s
+    assert batch.iloc[0] == pytest.approx(mean_s)
+
+
+def test_requests_without_class_take_the_time_of_the_default_class(small):
+    from capplan.traffic.trace import from_frame
+
+    frame = draw(small).frame[["arrival_s", "prompt_tokens", "output_tokens"]]
+    trace = from_frame(frame)
+    mean_s = allocate(small, trace=trace).by_class("chat").mean_response_s
+    assert service_time(small, trace).seconds.mean() == pytest.approx(mean_s)
 
 
 def test_the_table_has_a_row_per_class_and_layer_with_its_origin(small):

@@ -110,3 +110,18 @@ def test_times_as_web_servers_log_them_are_read(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["rows"]["kept"] == 3
     assert document["duration_s"] == 5.0
+
+
+def test_a_scenario_gives_the_service_times_of_its_own_step_times(capsys):
+    from capplan.budget import allocate
+
+    assert main(["profile", "sample", "--scenario", "chat-service", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["service_time"]["origin"] == "scenario"
+    budget = allocate(load_scenario("chat-service"))
+    little = sum(c.in_flight for c in budget.classes)
+    assert document["concurrency"]["little"] == pytest.approx(little)
+    assert main(["profile", "sample", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["service_time"]["origin"] == "default"
+    assert alone["concurrency"]["little"] != pytest.approx(little, rel=0.1)

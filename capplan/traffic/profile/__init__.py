@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from capplan.traffic.profile.concurrency import TokenTime
+from capplan.traffic.profile.concurrency import Service, TokenTime
 from capplan.traffic.profile.demand import GroupDemand
 from capplan.traffic.profile.lengths import Lengths
 from capplan.traffic.profile.summary import TrafficProfile, profile
 
-__all__ = ["GroupDemand", "Lengths", "TokenTime", "TrafficProfile", "profile"]
+__all__ = ["GroupDemand", "Lengths", "Service", "TokenTime", "TrafficProfile", "profile"]

@@ -40,11 +40,6 @@ Source: Patel et al., "Splitwise", ISCA 2024, data/perf_model.csv of Mutinifni/s
 of 512 and 2,048 tokens 63 and 157 ms (medians), 30.7 ms an output token.
 """
 
-ServiceTime = (
-    float | Mapping[str, float] | TokenTime | npt.NDArray[Any] | Callable[["pd.DataFrame"], Floats]
-)
-"""One time for all, one per class, a law of the tokens, one per request, or a function."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Service:
@@ -53,6 +48,18 @@ class Service:
     seconds: Floats
     origin: str
     law: str
+
+
+ServiceTime = (
+    float
+    | Mapping[str, float]
+    | TokenTime
+    | npt.NDArray[Any]
+    | Callable[["pd.DataFrame"], Floats]
+    | Service
+)
+"""One time for all, one per class, a law of the tokens, one per request, a function, or all of it:
+the times with their origin, as ``capplan.budget.service_time`` returns them for a scenario."""
 
 
 def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Service:
@@ -65,7 +72,9 @@ def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Se
     """
     if service_time_s is None:
         return _unstated(frame)
-    if isinstance(service_time_s, Mapping):
+    if isinstance(service_time_s, Service):
+        seconds = service_time_s.seconds
+    elif isinstance(service_time_s, Mapping):
         seconds = _by_class(frame, service_time_s)
     elif callable(service_time_s):
         seconds = np.asarray(service_time_s(frame), dtype=np.float64)
@@ -75,6 +84,8 @@ def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Se
     if seconds.shape != (len(frame),) or not (seconds > 0).all():
         msg = f"service_time_s: one positive time per request, got {service_time_s!r}"
         raise ValueError(msg)
+    if isinstance(service_time_s, Service):
+        return service_time_s
     return Service(seconds=seconds, origin="stated", law=_law(service_time_s))
 
 

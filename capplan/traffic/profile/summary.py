@@ -331,8 +331,9 @@ def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> Traff
         Requests with the ledger of their ingest.
     service_time_s
         Service time, for concurrency and think times: one number, one per class, a
-        :class:`TokenTime`, an array with one per request, or a function of the frame. None: the
-        latency that the source observed, else a default, named as such.
+        :class:`TokenTime`, an array with one per request, a function of the frame, or a
+        :class:`Service`, for example that of a scenario (``cp.service_time``). None: the latency
+        that the source observed, else a default, named as such.
 
     Raises ValueError for a service time that does not fit the trace.
     """
