@@ -13,7 +13,7 @@ from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
 from capplan.schema import DataError
-from capplan.sizing.table import limit_table
+from capplan.sizing.table import DOES_NOT_APPLY, limit_table, row_outcome, unknown_rows
 from capplan.verdict import PRECEDENCE, Reason, reason_table, worst
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class Conclusion(Displayed):
 
     @property
     def unknowns(self) -> list[str]:
-        """Return the parts whose outcome is unknown."""
-        return [one.part for one in self.parts if one.outcome == "unknown"]
+        """Return the parts whose outcome is unknown, and the limits that no run decided."""
+        parts = [one.part for one in self.parts if one.outcome == "unknown"]
+        return parts + unknown_rows(self.limits)
 
     @property
     def held(self) -> tuple[Reason, ...]:
@@ -299,4 +300,7 @@ def _margin(left: Any) -> tuple[str, str]:
         for lost, replicas in left["replicas"].items()
     ]
     finding = f"replicas of {left['pool']} that keep every promise: {listed(numbers)}"
-    return left["verdict"]["outcome"], finding
+    rows = left.get("capacity_table", ())
+    broken = [f"{row['row']}: {row['evidence']}" for row in rows if row_outcome(row) == "fail"]
+    outcomes = [one for one in map(row_outcome, rows) if one != DOES_NOT_APPLY]
+    return worst([left["verdict"]["outcome"], *outcomes]), "; ".join([finding, *broken])

@@ -92,6 +92,8 @@ class Point:
     peak_rps: float
     peak_good_fraction: float
     """Share of the requests of the busiest minute that were good; NaN unknown."""
+    peak_requests: int
+    """How many requests that share is of, over all runs."""
 
     @property
     def holds(self) -> bool:
@@ -196,7 +198,7 @@ class Evaluator:
         tables = [per_request(run) for run in runs]
         together = pd.concat(tables, ignore_index=True)
         classes = tuple(served_by(scenario, self.pool))
-        mean, peak, good = _loads([t[t["request_class"].isin(classes)] for t in tables])
+        mean, peak, good, requests = _loads([t[t["request_class"].isin(classes)] for t in tables])
         return Point(
             replicas=replicas,
             lose=lose,
@@ -206,6 +208,7 @@ class Evaluator:
             mean_rps=mean,
             peak_rps=peak,
             peak_good_fraction=good,
+            peak_requests=requests,
         )
 
 
@@ -245,21 +248,26 @@ def _figures(scenario: Scenario, table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _loads(tables: Sequence[pd.DataFrame]) -> tuple[float, float, float]:
-    """Return mean rate, rate of the busiest minute, and the share of good requests in it."""
+def _loads(tables: Sequence[pd.DataFrame]) -> tuple[float, float, float, int]:
+    """Return mean rate, rate of the busiest minute, share of good requests in it, and of how many.
+
+    Rates and share are means over the runs, the number of requests is their sum.
+    """
     found = [_load(table) for table in tables if len(table) > LEAST]
     if not found:
-        return math.nan, math.nan, math.nan
-    mean, peak, good = (sum(parts) / len(found) for parts in zip(*found, strict=True))
-    return mean, peak, good
+        return math.nan, math.nan, math.nan, 0
+    sums = [sum(parts) for parts in zip(*found, strict=True)]
+    mean, peak, good = (part / len(found) for part in sums[:3])
+    return mean, peak, good, int(sums[3])
 
 
-def _load(table: pd.DataFrame) -> tuple[float, float, float]:
+def _load(table: pd.DataFrame) -> tuple[float, float, float, int]:
     """Return the same of one run."""
     start = table["intended_start_s"].to_numpy(np.float64)
     mean, peak, busiest = busiest_minute(start)
     good = table["good"].to_numpy(np.float64)
-    return mean, peak, float(good[busiest].mean()) if busiest.any() else math.nan
+    share = float(good[busiest].mean()) if busiest.any() else math.nan
+    return mean, peak, share, int(busiest.sum())
 
 
 def busiest_minute(start_s: Floats) -> tuple[float, float, Flags]:

@@ -14,7 +14,7 @@ from capplan.formatting import listed, rule_words
 from capplan.scenario import Scenario
 from capplan.sizing.points import Loss, Point, Rejection, with_loss
 from capplan.sizing.rules import RuleOfThumb
-from capplan.sizing.table import limit_table
+from capplan.sizing.table import limit_table, unknown_rows
 from capplan.statistics import share_interval
 from capplan.verdict import Verdict
 
@@ -56,7 +56,9 @@ class Sizing(Displayed):
         """Return the number found for each loss, and the verdict."""
         parts = [f"{self._number(point)} with {lose}" for lose, point in self.chosen.items()]
         numbers = f"Replicas of `{self.pool}` that keep every promise: {listed(parts)}."
-        return f"{numbers} **Verdict: {self.verdict}**"
+        text = f"{numbers} **Verdict: {self.verdict}**"
+        unknown = unknown_rows(self.capacity_table.to_dict("records"))
+        return f"{text} Not known: {listed(unknown)}." if unknown else text
 
     def table(self) -> pd.DataFrame:
         """Return what each loss takes: replicas, classes protected and shed, cost."""

@@ -19,7 +19,7 @@ from capplan.scenario.pools import Pool
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
-from capplan.sizing.table import capacity_table, margin_row
+from capplan.sizing.table import capacity_table, margin_row, row_reasons
 from capplan.traffic.draw import draw
 from capplan.verdict import Reason, Verdict
 
@@ -169,10 +169,13 @@ def _sizing(
     points = tuple(evaluate.points.values())
     rejected = [p.rejection() for p in points if not p.holds and p.lose in chosen]
     rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
-    lossy = next((chosen[one] for one in reversed(losses) if one.count), None)
-    normal = chosen[losses[0]] if losses[0].count == 0 else None
+    normal, lossy = _tabled(evaluate, chosen)
     margin = [margin_row(scenario, pool, one, point) for one, point in chosen.items()]
     reasons = [_margin_reason(pool, n_max, lose, point) for lose, point in chosen.items()]
+    table = capacity_table(
+        scenario, pool, normal, lossy, lost=losses[-1].count > 0, seed=evaluate.seed
+    )
+    reasons += row_reasons(table)
     reasons += _left_open([p for p in chosen.values() if p is not None], costs)
     return Sizing(
         scenario=scenario,
@@ -182,10 +185,32 @@ def _sizing(
         rejected=tuple(sorted(rejected, key=lambda r: (r.lose.count, r.replicas))),
         rules=rules,
         points=points,
-        capacity_table=capacity_table(scenario, pool, normal, lossy, seed=evaluate.seed),
+        capacity_table=table,
         failure_margin=pd.DataFrame(margin),
         verdict=Verdict(reasons=tuple(reasons), scope=points[-1].verdict.scope),
     )
+
+
+def _tabled(
+    evaluate: Evaluator, chosen: Mapping[Loss, Point | None]
+) -> tuple[Point | None, Point | None]:
+    """Return the points of the capacity table: with nothing lost, and with the most lost.
+
+    Both have the scenario's own replicas if these suffice, else the fewest that do.
+    """
+    most = max(chosen, key=lambda lose: lose.count)
+    lossy = _own_or(evaluate, chosen[most], most)
+    none_lost = Loss(count=0)
+    fewest = chosen.get(none_lost, lossy)
+    return _own_or(evaluate, fewest, none_lost), lossy if most.count else None
+
+
+def _own_or(evaluate: Evaluator, fewest: Point | None, lose: Loss) -> Point | None:
+    """Return the point of the scenario's own replicas if it holds, else of the fewest that do."""
+    if fewest is None:
+        return None
+    own = evaluate(max(evaluate.pool.replicas, fewest.replicas), lose)
+    return own if isinstance(own, Point) and own.holds else fewest
 
 
 def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> Reason:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import pandas as pd
 
@@ -23,12 +25,16 @@ from capplan.stages.protection import ProtectiveAction, protections
 from capplan.stages.run_load import loads_of
 from capplan.stages.stage import Stage
 from capplan.stages.stage_kinds import burst
+from capplan.statistics import share_interval
+from capplan.verdict import PRECEDENCE, Outcome, Reason
 
 ROWS = ("stable load", "acceptable peak", "burst protection", "failure degradation")
 COLUMNS = (
     "row",
     "class_group",
+    "outcome",
     "load_rps",
+    "judged_rps",
     "replicas",
     "accelerators",
     "memory_bytes",
@@ -36,16 +42,53 @@ COLUMNS = (
     "protective_action",
     "evidence",
 )
+NONE_HOLDS = "no number of replicas that was tried keeps the promises"
 PROMISED = tuple(n for n in Promises.model_fields if n not in ("origins", "min_samples"))
 
 
+DOES_NOT_APPLY: Final = "does not apply"
+"""Outcome of a row that asks for what the scenario cannot bring."""
+NEXT_ACTIONS = {
+    "stable load": "see the rejections: the promise that broke names its cause",
+    "acceptable peak": "add replicas, or limit what the gateway admits, and run it again",
+    "burst protection": "add replicas, limit or shed what may be shed, or state smaller bursts",
+    "failure degradation": "add replicas, or shed classes that may be shed, and run it again",
+}
+MEASURE = {
+    "failure degradation": "ask for a loss (--lose 1), over enough requests to judge it",
+    "burst protection": "judge more or longer bursts (stages.bursts, stages.burst_s)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What the runs showed about one row: its outcome, and the load it was judged at."""
+
+    outcome: Outcome | Literal["does not apply"]
+    evidence: str
+    judged_rps: float = math.nan
+
+    @property
+    def load_rps(self) -> float:
+        """Return the load that is carried; NaN if that is not shown."""
+        return self.judged_rps if self.outcome == "pass" else math.nan
+
+
 def capacity_table(
-    scenario: Scenario, pool: Pool, normal: Point | None, lossy: Point | None, *, seed: int
+    scenario: Scenario,
+    pool: Pool,
+    normal: Point | None,
+    lossy: Point | None,
+    *,
+    lost: bool,
+    seed: int,
 ) -> pd.DataFrame:
     """Return the capacity table (columns ``COLUMNS``), one row for each of ``ROWS``.
 
-    ``normal`` is the chosen point with nothing lost, ``lossy`` the one with the most lost. A limit
-    that the runs did not measure has NaN as its load, and the reason as its evidence.
+    ``normal`` is a point with nothing lost, ``lossy`` the one with the most lost; None if no number
+    of replicas keeps the promises, or, for ``lossy``, if no loss was asked for (``lost``).
+    ``load_rps`` is the load that is carried, NaN unless the outcome is *pass*; ``judged_rps`` the
+    load of the run that decided it.
     """
     group = ", ".join(served_by(scenario, pool))
     stated = {
@@ -53,82 +96,140 @@ def capacity_table(
         for c in map(scenario.request_class, served_by(scenario, pool))
     }
     entries = (
-        (ROWS[0], normal, *_stable(normal)),
-        (ROWS[1], normal, *_peak(normal, scenario)),
-        (ROWS[2], normal, *_burst(scenario, pool, normal, seed=seed)),
-        (ROWS[3], lossy, *_degraded(lossy)),
+        (ROWS[0], normal, _stable(normal)),
+        (ROWS[1], normal, _peak(normal, scenario)),
+        (ROWS[2], normal, _burst(scenario, pool, normal, seed=seed)),
+        (ROWS[3], lossy, _degraded(lossy, asked=lost)),
     )
     rows = [
         {
             "row": row,
             "class_group": group,
-            "load_rps": load,
+            "outcome": limit.outcome,
+            "load_rps": limit.load_rps,
+            "judged_rps": limit.judged_rps,
             **_size(pool, point),
             "promises": stated,
             "protective_action": protective_action(scenario, pool),
-            "evidence": evidence,
+            "evidence": limit.evidence,
         }
-        for row, point, load, evidence in entries
+        for row, point, limit in entries
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def limit_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the capacity table as it is shown: what a row limits, where, and what protects it."""
-    shown = ["row", "class_group", "load_rps", "replicas", "protective_action", "evidence"]
-    table = rows.reindex(columns=shown)
-    return table.assign(
-        load_rps=pd.to_numeric(table["load_rps"]),
-        protective_action=once(table["protective_action"]),
+def row_outcome(row: Mapping[Any, Any]) -> str:
+    """Return the outcome of a row of the capacity table, also of one written without it."""
+    if not pd.isna(stated := row.get("outcome")):
+        return str(stated)
+    return "unknown" if pd.isna(row.get("load_rps")) else "pass"
+
+
+def unknown_rows(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+    """Return the names of the rows that no run decided."""
+    return [row["row"] for row in rows if row_outcome(row) == "unknown"]
+
+
+def row_reasons(rows: pd.DataFrame) -> list[Reason]:
+    """Return what each row of the capacity table adds to the verdict; the rule is its name."""
+    return [_row_reason(row) for row in rows.to_dict("records") if row["outcome"] in PRECEDENCE]
+
+
+def _row_reason(row: Mapping[Any, Any]) -> Reason:
+    name = row["row"]
+    broken = row["outcome"] == "fail"
+    measure = MEASURE.get(name, "judge more requests")
+    return Reason(
+        rule=name.replace(" ", "_"),
+        outcome=row["outcome"],
+        value=None if math.isnan(row["judged_rps"]) else row["judged_rps"],
+        evidence=f"{name}: {row['evidence']}",
+        next_action=NEXT_ACTIONS[name] if broken else measure,
     )
 
 
-def _stable(point: Point | None) -> tuple[float, str]:
-    if point is None or point.open:
-        return math.nan, _not_shown(point)
-    return point.mean_rps, f"simulated: {_kept(point)} at this mean rate, {_samples(point)}"
+def limit_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the capacity table as it is shown: what a row limits, where, and what protects it."""
+    shown = [
+        "row",
+        "class_group",
+        "outcome",
+        "judged_rps",
+        "replicas",
+        "protective_action",
+        "evidence",
+    ]
+    loads = rows.reindex(columns=["judged_rps", "load_rps"]).apply(pd.to_numeric)
+    table = rows.assign(
+        outcome=[row_outcome(row) for row in rows.to_dict("records")],
+        judged_rps=loads["judged_rps"].fillna(loads["load_rps"]),
+    ).reindex(columns=shown)
+    table = table.rename(columns={"judged_rps": "load_rps"})
+    return table.assign(protective_action=once(table["protective_action"]))
 
 
-def _peak(point: Point | None, scenario: Scenario) -> tuple[float, str]:
-    """Return the busiest minute's rate, if its own requests kept the promises."""
-    if point is None or point.open:
-        return math.nan, _not_shown(point)
+def _stable(point: Point | None) -> Limit:
+    if point is None:
+        return Limit(outcome="fail", evidence=NONE_HOLDS)
+    if point.open:
+        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.mean_rps)
+    text = f"simulated: {_kept(point)} at this mean rate, {_samples(point)}"
+    return Limit(outcome="pass", evidence=text, judged_rps=point.mean_rps)
+
+
+def _peak(point: Point | None, scenario: Scenario) -> Limit:
+    """Return the busiest minute's rate, and whether its own requests kept the promises."""
+    if point is None:
+        return Limit(outcome="unknown", evidence=f"not measured: {NONE_HOLDS}")
+    if point.open:
+        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.peak_rps)
     promises = [scenario.request_class(name).promises for name in point.classes]
     least = min(p.goodput_fraction or p.quantile for p in promises)
     share = point.peak_good_fraction
-    if not share >= least:
-        known = "unknown" if math.isnan(share) else f"{share:.2%}"
-        return math.nan, f"not shown: {known} of the busiest minute's requests are good"
-    text = f"simulated: {share:.2%} of the busiest minute's requests are good, {_samples(point)}"
-    return point.peak_rps, text
+    if math.isnan(share):
+        text = "not measured: unknown whether the busiest minute's requests are good"
+        return Limit(outcome="unknown", evidence=text, judged_rps=point.peak_rps)
+    text = f"{share:.2%} of the busiest minute's {counted(point.peak_requests, 'request')} are good"
+    if share >= least:
+        text = f"simulated: {text}, {_samples(point)} in all"
+        return Limit(outcome="pass", evidence=text, judged_rps=point.peak_rps)
+    high = share_interval(round(share * point.peak_requests), point.peak_requests).high
+    outcome: Outcome = "fail" if high < least else "unknown"
+    front = "broken" if outcome == "fail" else "too few to tell"
+    text = f"{front}: {text}, asked {least:.2%}"
+    return Limit(outcome=outcome, evidence=text, judged_rps=point.peak_rps)
 
 
-def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> tuple[float, str]:
-    """Return the load of the plan's bursts, if a pool of the point's replicas gets through them.
+def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> Limit:
+    """Return the load of the plan's bursts, and whether the point's replicas get through them.
 
     Their load, length and distance are those of ``scenario.stages``. The promises of classes that
     may be shed are not asked for.
     """
-    if point is None or point.open:
-        return math.nan, "not measured: no number of replicas is shown"
     if scenario.traffic.shape.kind == "closed":
-        return math.nan, "not measured: users who wait for their answers bring no burst"
+        text = "does not apply: users who wait for their answers bring no burst"
+        return Limit(outcome=DOES_NOT_APPLY, evidence=text)
+    if point is None or point.open:
+        return Limit(outcome="unknown", evidence="not measured: no number of replicas is shown")
     sized = with_values(scenario, {f"pools.{pool.name}.replicas": point.replicas})
     loads = loads_of(sized, seed=seed)
     stage = burst(sized, loads, seed=seed)
-    firm = [b for b in stage.breaks if _is_firm(sized, pool, b.request_class)]
-    thin = [r for r in stage.thin if r.request_class in point.classes]
-    what = _burst_run(stage)
+    share = sum(loads.share.get(name, 0.0) for name in point.classes)
+    outcome, found = _burst_outcome(stage, sized, pool)
+    evidence = f"{found}; {_burst_run(stage)}"
+    return Limit(outcome=outcome, evidence=evidence, judged_rps=share * stage.load_rps)
+
+
+def _burst_outcome(stage: Stage, scenario: Scenario, pool: Pool) -> tuple[Outcome, str]:
+    firm = [b for b in stage.breaks if _is_firm(scenario, pool, b.request_class)]
+    thin = [r for r in stage.thin if r.request_class in served_by(scenario, pool)]
     if firm:
         first = firm[0]
-        broken = f"{first.request_class} breaks {rule_words(first.promise)}"
-        return math.nan, f"not shown: {broken} for {first.share.value:.2%}; {what}"
+        rule = rule_words(first.promise)
+        return "fail", f"broken: {first.request_class} breaks {rule} for {first.share.value:.2%}"
     if thin:
-        few = f"no promise broken, but too few to judge {thin[0].rule}"
-        return math.nan, f"not shown: {few}; {what}"
-    share = sum(loads.share.get(name, 0.0) for name in point.classes)
-    evidence = f"simulated: no promise broken of a class that may not be shed, in {what}"
-    return share * stage.load_rps, evidence
+        return "unknown", f"not shown: no promise broken, but too few to judge {thin[0].rule}"
+    return "pass", "simulated: no promise broken of a class that may not be shed"
 
 
 def _is_firm(scenario: Scenario, pool: Pool, name: str) -> bool:
@@ -148,17 +249,18 @@ def _acting(limit: ProtectiveAction) -> str:
     return f"{limit.boundary.field}{opened} acted on {counted(limit.count, 'attempt')}"
 
 
-def _degraded(point: Point | None) -> tuple[float, str]:
+def _degraded(point: Point | None, *, asked: bool) -> Limit:
+    if not asked:
+        return Limit(outcome="unknown", evidence="not measured: no loss was asked for")
     if point is None:
-        return math.nan, "not measured: no loss was asked for, or no number holds under it"
+        return Limit(outcome="fail", evidence=NONE_HOLDS)
     if point.open:
-        return math.nan, _not_shown(point)
-    return point.mean_rps, f"simulated: {_kept(point)} with {point.lose}, {_samples(point)}"
+        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.mean_rps)
+    text = f"simulated: {_kept(point)} with {point.lose}, {_samples(point)}"
+    return Limit(outcome="pass", evidence=text, judged_rps=point.mean_rps)
 
 
-def _not_shown(point: Point | None) -> str:
-    if point is None:
-        return "not measured: a size with none lost was not asked for, or none holds"
+def _not_shown(point: Point) -> str:
     return (
         f"not shown: no promise broken at {point.replicas} with {point.lose}, "
         f"but {_samples(point)} are too few to judge {point.open[0].rule}"

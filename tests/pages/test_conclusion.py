@@ -96,3 +96,34 @@ def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
         "no promise broken up to 3 requests/s. "
         "Limits that acted: gateway.rate_limits and breakers.overfull"
     )
+
+
+def limit(name, outcome, load_rps=None):
+    return {"row": name, "outcome": outcome, "load_rps": load_rps, "evidence": f"{name} judged"}
+
+
+WITHOUT = {"row": "stable load", "load_rps": 4.0, "evidence": ""}
+"""A row as it was written before rows had outcomes."""
+BURST = ["burst protection"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "not_known"),
+    [
+        ([limit("stable load", "pass", 4.0), limit("burst protection", "fail")], "fail", []),
+        ([limit("burst protection", "unknown")], "unknown", BURST),
+        ([WITHOUT, WITHOUT | {"row": "burst protection", "load_rps": None}], "unknown", BURST),
+        ([limit("burst protection", "does not apply")], "pass", []),
+        ([limit("burst protection", "pass", 9.0)], "pass", []),
+    ],
+)
+def test_every_limit_takes_part_in_the_conclusion(tmp_path, result, rows, outcome, not_known):
+    page = pages.open_page("chat-service", run_folder=str(tmp_path))
+    sized = {"pool": "llm", "replicas": {"0": 2}, "verdict": {"outcome": "pass"}}
+    page.leave("capacity_table.json", sized | {"capacity_table": rows})
+    found = conclude(page, result, judge(result))
+    [margin] = [p for p in found.parts if p.part == "failure margin"]
+    assert margin.outcome == outcome
+    assert ("burst protection judged" in margin.finding) == (outcome == "fail")
+    assert [one for one in found.unknowns if one == "burst protection"] == not_known
+    assert found.limit_table()["outcome"].tolist()[-1] == rows[-1].get("outcome", "unknown")
