@@ -102,6 +102,9 @@ def class_budget(
         return _strictest(scenario, c, prefill, decode)
 
     found = side(rule.prompt_quantile, rule.output_quantile)
+    work_s = service.work_s(
+        load, prompt_quantile=rule.prompt_quantile, output_quantile=rule.output_quantile
+    )
     mean_response = mean_response_s(scenario, load, service)
     allowed = _allowed_response_s(c, load, rule.output_quantile)
     drain = class_drain_rps(load, service)
@@ -133,6 +136,7 @@ def class_budget(
         feasible_output_quantile=_feasible(
             lambda q: side(rule.prompt_quantile, q).remaining_s, rule.output_quantile
         ),
+        attempt_s=2 * scenario.network.one_way_s + found.gateway_s + sum(work_s),
         mean_response_s=mean_response,
         in_flight=load.rate_rps * mean_response,
         in_flight_upper=min(load.rate_rps, drain) * allowed,

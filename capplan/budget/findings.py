@@ -36,6 +36,7 @@ def find(
         found += tpot_broken(budget, services[budget.pool])
         found += below_window(budget)
         found += waits_exceed(scenario, budget)
+        found += attempt_timeout_below(scenario, c, budget)
         found += double_queue(scenario, budget)
         found += retries_exceed(c)
     for service in services.values():
@@ -143,6 +144,27 @@ def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
             limit=budget.promise_s,
             next_action=f"wait limits that are shorter by {total - budget.promise_s:.2g} s in all",
             request_class=budget.request_class,
+        )
+
+
+def attempt_timeout_below(
+    scenario: Scenario, c: RequestClass, budget: ClassBudget
+) -> Iterator[Reason]:
+    """Find an attempt that ends before its longest wait and its answer: the work is thrown away."""
+    timeout_s = c.retry.attempt_timeout_s
+    waits = [queue.wait_s for queue in queues_of(scenario, budget.pool)]
+    stated = sum(wait for wait in waits if math.isfinite(wait))
+    total = budget.attempt_s + stated
+    if timeout_s is not None and timeout_s < total * (1 - 1e-9):
+        yield Reason(
+            rule="attempt_timeout_below_waits",
+            outcome="fail",
+            field=f"classes.{c.name}.retry.attempt_timeout_s",
+            value=timeout_s,
+            limit=total,
+            next_action=f"at least {total:.3g} s ({stated:.3g} s of wait limits, "
+            f"{budget.attempt_s:.3g} s of service), or shorter wait limits",
+            request_class=c.name,
         )
 
 

@@ -72,6 +72,8 @@ class ClassBudget:
     feasible_prompt_quantile: float
     """The largest prompt quantile that leaves time to wait; NaN if none does."""
     feasible_output_quantile: float
+    attempt_s: float
+    """One whole attempt at the quantiles that does not wait, s: with decode for any basis."""
     mean_response_s: float
     """Of a mean request that does not wait, s."""
     in_flight: float

@@ -41,6 +41,7 @@ BROKEN = {
         "pools.llm.queue.wait_limit_s": 2.0,
         "pools.llm.batching.scheduler.wait_limit_s": 2.0,
     },
+    "attempt_timeout_below_waits": {"classes.chat.retry": {"attempt_timeout_s": 0.5}},
     "no_owner": {"gateway.owner": ""},
     "retries_exceed_deadline": {
         "classes.chat.retry": {"max_attempts": 3, "attempt_timeout_s": 6.0, "backoff_s": 2.0}
@@ -114,6 +115,27 @@ def test_every_rule_but_the_unknown_rate_has_a_scenario_here():
 )
 def test_the_most_severe_finding_decides(clean, values, outcome):
     assert allocate(with_values(clean, values)).outcome == outcome
+
+
+def test_an_attempt_may_last_as_long_as_its_waits_and_its_answer(clean):
+    [own] = [c for c in allocate(clean).classes if c.request_class == "chat"]
+    waits = [
+        clean.gateway.queue.wait_limit_s,
+        clean.pool("llm").queue.wait_limit_s,
+        clean.pool("llm").batching.scheduler.wait_limit_s,
+    ]
+    service = own.network_s + own.gateway_s + own.prefill_s
+    service += (own.output_tokens - 1) * own.tpot_s
+    assert own.attempt_s == pytest.approx(service)
+    longest = sum(waits) + service
+
+    def at(timeout_s):
+        return with_values(clean, {"classes.chat.retry.attempt_timeout_s": timeout_s})
+
+    found = finding(at(longest * 0.99), "attempt_timeout_below_waits")
+    assert (found.outcome, found.limit) == ("fail", pytest.approx(longest))
+    assert found.field == "classes.chat.retry.attempt_timeout_s"
+    assert "attempt_timeout_below_waits" not in rules(at(longest * 1.01))
 
 
 def test_an_infeasible_class_states_the_excess_and_the_feasible_quantiles(raw):
