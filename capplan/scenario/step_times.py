@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -98,6 +99,14 @@ class CalibratedStep(Part):
     """Factor of a prefill."""
     fixed_s: Seconds = 0.0
     """Added to each step, s."""
+
+    def _broken(self) -> Iterator[str]:
+        scales = ("dense_scale", "context_scale", "prefill_scale", "fixed_s")
+        if not self.model_fields_set & set(scales):
+            yield (
+                f"at least one of {', '.join(scales)}: without them, a calibrated step time is "
+                "that of its base; capplan calibrate writes them"
+            )
 
 
 StepTime = Annotated[

@@ -28,9 +28,15 @@ def at(steps, step):
 BASE = step_time(pool(RooflineStep()))
 
 
+def test_a_calibrated_step_time_without_its_scales_is_an_error():
+    with pytest.raises(ValueError, match="at least one of dense_scale, context_scale"):
+        CalibratedStep()
+    assert CalibratedStep(fixed_s=0.0).dense_scale == 1.0
+
+
 @given(STEPS)
 def test_scales_of_one_change_nothing(step):
-    assert at(step_time(pool(CalibratedStep())), step) == at(BASE, step)
+    assert at(step_time(pool(CalibratedStep(dense_scale=1.0))), step) == at(BASE, step)
     same = ScaledStepTime(
         base=BASE, dense_scale=1.0, context_scale=1.0, prefill_scale=1.0, fixed_s=0.0
     )
