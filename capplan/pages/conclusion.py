@@ -269,8 +269,9 @@ def _budget(left: Any) -> tuple[str, str]:
     reasons = left["verdict"]["reasons"]
     finding = "every limit is what the promises leave"
     if reasons:
-        first, more = reasons[0], counted(len(reasons) - 1, "more finding")
-        finding = f"{rule_words(first['rule'])}: {first['next_action']} (and {more})"
+        first, *others = reasons
+        more = f" (and {counted(len(others), 'more finding')})" if others else ""
+        finding = f"{rule_words(first['rule'])}: {first['next_action']}{more}"
     return left["verdict"]["outcome"], finding
 
 

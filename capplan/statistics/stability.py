@@ -93,7 +93,9 @@ def _decide(changes: Estimate, growth: Estimate, residual: float) -> tuple[bool 
         return False, f"the backlog grows by {changes.value:.1%} of the arrivals"
     if growth.high > TOLERANCE:
         return None, f"growth of the backlog up to {growth.high:.1%} of the arrivals is possible"
-    if math.isnan(residual) or abs(residual) > LITTLE:
+    if math.isnan(residual):
+        return None, "a request is still inside: Little's law cannot be checked"
+    if abs(residual) > LITTLE:
         return None, f"Little's law is off by {residual:+.0%}"
     return True, "the backlog does not grow"
 

@@ -47,6 +47,23 @@ def test_a_description_does_not_decide_and_the_worst_part_does(page, result):
         (page.folder / name).unlink()
 
 
+@pytest.mark.parametrize(
+    ("rules", "finding"),
+    [
+        (1, "Missing owner: name one"),
+        (2, "Missing owner: name one (and 1 more finding)"),
+        (3, "Missing owner: name one (and 2 more findings)"),
+    ],
+)
+def test_the_finding_of_the_budget_counts_only_others(page, result, rules, finding):
+    reasons = [{"rule": "missing_owner", "next_action": "name one"}] * rules
+    page.leave("budget.json", {"verdict": {"outcome": "fail", "reasons": reasons}})
+    found = conclude(page, result, judge(result))
+    part = next(part for part in found.parts if part.part == "wait budget")
+    assert part.finding.lower() == finding.lower()
+    (page.folder / "budget.json").unlink()
+
+
 def test_the_first_lines_name_verdict_scope_and_defaults(conclusion):
     said = conclusion.summary()
     assert said.startswith(f"**Verdict: {conclusion.outcome}**")

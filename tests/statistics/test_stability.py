@@ -53,6 +53,16 @@ def test_few_arrivals_are_no_evidence():
     assert stability([], []).stable is None
 
 
+def test_a_request_still_inside_leaves_littles_law_unchecked_and_no_nan_in_the_reason():
+    arrival, departure = queue(0.5)
+    departure[5000] = math.nan
+    found = stability(arrival, departure)
+    assert found.stable is None
+    assert found.reason == "a request is still inside: Little's law cannot be checked"
+    departure[5000] = arrival[5000] + 1
+    assert stability(arrival, departure).stable is True
+
+
 def test_requests_that_never_leave_make_it_unstable():
     arrival, departure = queue(0.5)
     departure = np.where(np.arange(departure.size) % 3 == 0, math.nan, departure)
