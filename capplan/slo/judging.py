@@ -81,7 +81,8 @@ def _together(found: Sequence[Sequence[Reason]]) -> Iterator[Reason]:
 def _let_scale(runs: Sequence[RunResult], reasons: list[Reason]) -> list[Reason]:
     """Return the reasons; those that ask for capacity name what keeps the pool from scaling."""
     scenario = runs[0].scenario
-    short = [r for r in reasons if r.outcome == "fail" and r.rule in ASK_CAPACITY]
+    failed = [r for r in reasons if r.outcome == "fail"]
+    short = [r for r in failed if r.rule in ASK_CAPACITY and not r.field]
     if not short or not any(pool.is_elastic for pool in scenario.pools):
         return reasons
     held = {f.pool: f for run in runs for f in scaling_findings(run) if f.rule in KEEP_SMALL}

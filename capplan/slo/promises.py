@@ -17,6 +17,7 @@ from capplan.results import RunResult
 from capplan.results.cost import class_cost_usd
 from capplan.results.requests import outcome_is, streamed
 from capplan.scenario import Scenario
+from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.part import origin
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
@@ -27,6 +28,12 @@ Flags = npt.NDArray[np.bool_]
 
 LATENCIES = ("e2e_s", "ttft_s", "tpot_s")
 ROUNDING_S = 1e-9
+TOO_LONG = ContinuousBatching.too_long.reason
+NEXT_TOO_LONG = (
+    "raise pools.{pool}.batching.max_model_len as far as the KV memory allows, or shorten the "
+    "requests: it refuses {refused:,} of the {broken:,} that break the promise, which no replica "
+    "would serve"
+)
 NEXT_LATENCY = "find the layer with the longest wait (segments), then add replicas or shed load"
 
 
@@ -176,7 +183,22 @@ def promise_reasons(judged: Judged) -> Iterator[Reason]:
     if not stated:
         yield _nothing(judged, "no_promise", "nothing was promised, so nothing can hold or break")
     for name in stated:
-        yield from rules[name](judged)
+        for reason in rules[name](judged):
+            yield _refused_as_too_long(judged, reason)
+
+
+def _refused_as_too_long(judged: Judged, reason: Reason) -> Reason:
+    """Return the reason; if most of what breaks the promise is too long, its action names that."""
+    if reason.outcome != "fail" or reason.rule not in {*SHARES, *LATENCIES}:
+        return reason
+    applies, breaks = violating(judged.requests, judged.promises, reason.rule)
+    broken = applies & breaks
+    refused = broken & (judged.requests["reason"] == TOO_LONG).to_numpy(np.bool_)
+    if not 2 * refused.sum() > broken.sum():
+        return reason
+    pool = judged.runs[0].scenario.pool_of(judged.request_class.name).name
+    action = NEXT_TOO_LONG.format(pool=pool, refused=refused.sum(), broken=broken.sum())
+    return replace(reason, field=f"pools.{pool}.batching.max_model_len", next_action=action)
 
 
 def _nothing(judged: Judged, rule: str, evidence: str) -> Reason:

@@ -199,3 +199,17 @@ def test_replications_are_judged_together(run):
     together = judge([run(n=600), run(n=600)])
     assert together.outcome == "pass"
     assert reason(together, "ttft_s").samples_missing == 0
+
+
+@pytest.mark.parametrize(("refused", "is_named"), [(120, True), (80, False)])
+def test_requests_refused_as_too_long_ask_for_no_capacity(run, refused, is_named):
+    """Of 200 failures some are refused by ``max_model_len``, the others in a full queue."""
+    reasons = np.array(
+        ["max_model_len"] * refused + ["queue_full"] * (200 - refused) + [None] * 1800, dtype=object
+    )
+    verdict = judge(run(outcome=mix(2000, 200, "rejected"), reason=reasons))
+    found = reason(verdict, "ttft_s")
+    assert found.outcome == "fail"
+    assert ("pools.llm.batching.max_model_len" in found.next_action) == is_named
+    assert ("add replicas" in found.next_action) != is_named
+    assert not is_named or "120 of the 200" in found.next_action
