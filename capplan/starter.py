@@ -105,13 +105,32 @@ def starter(
     return "\n".join([*draft[:at], guess, *draft[at + 1 :]]) + "\n"
 
 
-def scenario(**options: Any) -> Scenario:
+def scenario(
+    *,
+    name: str = "my-service",
+    use_case: str = "chat",
+    users: int | None = None,
+    rps: float | None = None,
+    trace: str | Path | None = None,
+    model: str = MODEL,
+    accelerator: str = ACCELERATOR,
+) -> Scenario:
     """Return the scenario of :func:`starter`, with the same options.
 
     >>> scenario(use_case="chat", users=1000).pool().model
     'meta-llama/Llama-3.1-8B'
     """
-    return _parsed(starter(**options))
+    return _parsed(
+        starter(
+            name=name,
+            use_case=use_case,
+            users=users,
+            rps=rps,
+            trace=trace,
+            model=model,
+            accelerator=accelerator,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +292,7 @@ def _peak_to_mean(arrival_s: Any, span_s: float) -> float:
 
 def _pool_lines(model: str, accelerator: str, *, most_tokens: int) -> list[str]:
     return [
+        "gateway: {owner: platform team, queue: {owner: platform team}}  # add the limits you have",
         "pools:  # what serves",
         "  - name: llm",
         "    owner: platform team  # answers for its queues",

@@ -116,3 +116,14 @@ def test_the_public_name_is_callable_whatever_was_imported_before():
     assert study.classes[0].name == "code"
     assert isinstance(study, cp.scenario.Scenario)
     assert cp.load_scenario is files.load_scenario
+
+
+def test_the_wait_budget_of_a_starter_is_not_blocked_by_a_queue_without_owner(tmp_path):
+    file, applied = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    file.write_text(starter(users=1000), encoding="utf-8")
+    assert main(["budget", str(file), "--apply", str(applied)]) == 0
+    assert cp.allocate(load_scenario(applied)).outcome != "blocked"
+
+
+def test_only_public_names_are_listed():
+    assert set(dir(cp)) == {"__version__", *cp.__all__}

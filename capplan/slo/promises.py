@@ -171,7 +171,7 @@ class Judged:
 def promise_reasons(judged: Judged) -> Iterator[Reason]:
     """Yield one reason for each promise of a class; one if there is no promise or no request."""
     if judged.requests.empty:
-        yield _nothing(judged, "no_requests", "no request of the class ran")
+        yield _no_requests(judged)
         return
     rules: dict[str, Callable[[Judged], Iterator[Reason]]] = {
         "deadline_s": partial(_share, rule="deadline_s"),
@@ -199,6 +199,19 @@ def _refused_as_too_long(judged: Judged, reason: Reason) -> Reason:
     pool = judged.runs[0].scenario.pool_of(judged.request_class.name).name
     action = NEXT_TOO_LONG.format(pool=pool, refused=refused.sum(), broken=broken.sum())
     return replace(reason, field=f"pools.{pool}.batching.max_model_len", next_action=action)
+
+
+def _no_requests(judged: Judged) -> Reason:
+    """Return that no request of the class is judged, and whether the warm-up holds all of them."""
+    name = judged.request_class.name
+    ran = sum(int((run.requests["request_class"] == name).sum()) for run in judged.runs)
+    if not ran:
+        return _nothing(judged, "no_requests", "no request of the class ran")
+    warmup_s = judged.runs[0].judged_from_s
+    found = _nothing(
+        judged, "no_requests", f"all requests of the class start within the warm-up, {warmup_s:g} s"
+    )
+    return replace(found, next_action="shorten warmup_s, or run longer")
 
 
 def _nothing(judged: Judged, rule: str, evidence: str) -> Reason:

@@ -213,3 +213,11 @@ def test_requests_refused_as_too_long_ask_for_no_capacity(run, refused, is_named
     assert ("pools.llm.batching.max_model_len" in found.next_action) == is_named
     assert ("add replicas" in found.next_action) != is_named
     assert not is_named or "120 of the 200" in found.next_action
+
+
+def test_a_warm_up_that_holds_every_request_is_named(run, scenario):
+    verdict = judge(run(500, asked=scenario(warmup_s=1e4)))
+    found = reason(verdict, "no_requests")
+    assert found.outcome == "unknown"
+    assert "warm-up" in found.evidence
+    assert "warmup_s" in found.next_action
