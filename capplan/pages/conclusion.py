@@ -301,6 +301,8 @@ def _margin(left: Any) -> tuple[str, str]:
         for lost, replicas in left["replicas"].items()
     ]
     finding = f"replicas of {left['pool']} that keep every promise: {listed(numbers)}"
+    if "answer" in left:
+        finding = f"{left['answer'].removesuffix('.')}; {finding}"
     rows = left.get("capacity_table", ())
     broken = [f"{row['row']}: {row['evidence']}" for row in rows if row_outcome(row) == "fail"]
     outcomes = [one for one in map(row_outcome, rows) if one != DOES_NOT_APPLY]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import listed, rule_words
 from capplan.scenario import Scenario
+from capplan.sizing.own import own_sentence
 from capplan.sizing.points import Loss, Point, Rejection, with_loss
 from capplan.sizing.rules import RuleOfThumb
 from capplan.sizing.table import limit_table, unknown_rows
@@ -52,10 +54,18 @@ class Sizing(Displayed):
             for lose, point in self.chosen.items()
         }
 
+    @property
+    def answer(self) -> str:
+        """Return in one sentence how many replicas there are, how many are needed, and why."""
+        pool = self.scenario.pool(self.pool)
+        return own_sentence(pool, self.chosen, self.rejected, self.n_max)
+
     def summary(self) -> str:
-        """Return the number found for each loss, and the verdict."""
+        """Return the answer, the number found for each loss, and the verdict."""
         parts = [f"{self._number(point)} with {lose}" for lose, point in self.chosen.items()]
-        numbers = f"Replicas of `{self.pool}` that keep every promise: {listed(parts)}."
+        numbers = (
+            f"{self.answer}\n\nReplicas of `{self.pool}` that keep every promise: {listed(parts)}."
+        )
         text = f"{numbers} **Verdict: {self.verdict}**"
         unknown = unknown_rows(self.capacity_table.to_dict("records"))
         return f"{text} Not known: {listed(unknown)}." if unknown else text
@@ -169,6 +179,8 @@ class Sizing(Displayed):
         return {
             "pool": self.pool,
             "replicas": plain(self.replicas),
+            "own_replicas": self.scenario.pool(self.pool).replicas,
+            "answer": re.sub("`", "", self.answer),
             "capacity_table": plain(self.capacity_table.to_dict("records")),
             "failure_margin": plain(self.failure_margin.to_dict("records")),
             "rules_of_thumb": [rule.to_json() for rule in self.rules],

@@ -16,6 +16,7 @@ from capplan.budget import resolved
 from capplan.formatting import counted, does
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
+from capplan.sizing.own import own_reason
 from capplan.sizing.points import Evaluator, Loss, Point, Rejection
 from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
@@ -93,7 +94,7 @@ def size(
         chosen = {one: _search(evaluate, one, target.replicas, n_max) for one in losses}
         rules = tuple(_tried(evaluate, losses, n_max, target, drawn[0]))
         costs = [evaluate(p.replicas, Loss(count=0)) for p in chosen.values() if p is not None]
-    return _sizing(evaluate, n_max=n_max, chosen=chosen, rules=rules, costs=costs)
+        return _sizing(evaluate, n_max=n_max, chosen=chosen, rules=rules, costs=costs)
 
 
 def most_replicas(scenario: Scenario, pool: Pool) -> float:
@@ -175,6 +176,7 @@ def _sizing(
     table = capacity_table(
         scenario, pool, normal, lossy, lost=losses[-1].count > 0, seed=evaluate.seed
     )
+    reasons += [own_reason(evaluate(pool.replicas, one), pool, p) for one, p in chosen.items()]
     reasons += row_reasons(table)
     reasons += _left_open([p for p in chosen.values() if p is not None], costs)
     return Sizing(

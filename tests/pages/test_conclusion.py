@@ -144,3 +144,14 @@ def test_every_limit_takes_part_in_the_conclusion(tmp_path, result, rows, outcom
     assert ("burst protection judged" in margin.finding) == (outcome == "fail")
     assert [one for one in found.unknowns if one == "burst protection"] == not_known
     assert found.limit_table()["outcome"].tolist()[-1] == rows[-1].get("outcome", "unknown")
+
+
+def test_the_finding_of_the_margin_says_how_many_there_are_and_are_needed(tmp_path, result):
+    page = pages.open_page("chat-service", run_folder=str(tmp_path))
+    answer = "There is 1 replica of llm, needed are 2 (none lost), because with 1 chat: late."
+    sized = {"pool": "llm", "replicas": {"0": 2}, "answer": answer, "verdict": {"outcome": "fail"}}
+    page.leave("capacity_table.json", sized)
+    [margin] = [
+        p for p in conclude(page, result, judge(result)).parts if p.part == "failure margin"
+    ]
+    assert margin.finding.startswith(f"{answer[:-1]}; replicas of llm that keep every promise: 2")

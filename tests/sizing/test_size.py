@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from capplan.scenario.files import load_scenario, with_values
 from capplan.sizing import Loss, size
+from capplan.sizing.own import own_reason
 from capplan.sizing.points import with_loss
 from capplan.sizing.table import ROWS, _peak
 
@@ -132,8 +133,8 @@ def test_a_burst_that_breaks_a_promise_is_a_fail_at_the_load_it_was_judged_at(si
     assert row["outcome"] == "fail"
     assert math.isnan(row["load_rps"])  # nothing is carried
     assert row["judged_rps"] == pytest.approx(2 * 25.0, rel=0.2)
-    assert [r.rule for r in sized.verdict.decisive] == ["burst_protection"]
-    assert "broken: chat breaks" in sized.verdict.decisive[0].evidence
+    [reason] = [r for r in sized.verdict.decisive if r.rule == "burst_protection"]
+    assert "broken: chat breaks" in reason.evidence
     shown = sized.limits().set_index("row").loc["burst protection"]
     assert (shown["outcome"], shown["load_rps"]) == ("fail", row["judged_rps"])
 
@@ -144,6 +145,47 @@ def test_more_replicas_than_the_fewest_are_judged_as_they_are(sized):
     assert set(plenty.capacity_table["replicas"]) == {9}  # every row is about the plan as given
     assert set(plenty.capacity_table["outcome"]) == {"pass"}
     assert plenty.verdict.outcome == "pass"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_too_few_replicas_of_the_scenario_are_a_fail_that_names_the_number_needed(n, sized):
+    found = size(small(**{"pools.llm.replicas": n}), lose=(0, 1))
+    needed = sized.replicas[1]
+    own = {r.limit: r for r in found.verdict.reasons if r.rule == "own_replicas"}
+    assert own[needed].outcome == "fail"
+    assert own[needed].next_action == f"set pools.llm.replicas to {needed}"
+    assert found.verdict.outcome == "fail"
+    there = "There is 1 replica" if n == 1 else f"There are {n} replicas"
+    front = f"{there} of llm, needed are {needed} (1 lost from the start), because with "
+    assert found.to_json()["answer"].startswith(f"{front}{needed - 1} chat: ")
+    assert found.to_json()["own_replicas"] == n
+
+
+def test_enough_replicas_of_the_scenario_are_judged_for_each_loss(sized):
+    enough = size(small(**{"pools.llm.replicas": sized.replicas[1]}), lose=(0, 1))
+    own = [r for r in enough.verdict.reasons if r.rule == "own_replicas"]
+    assert [(r.outcome, r.value) for r in own] == [("pass", sized.replicas[1])] * 2
+    one_less = size(small(**{"pools.llm.replicas": sized.replicas[0]}), lose=(0, 1))
+    outcomes = [r.outcome for r in one_less.verdict.reasons if r.rule == "own_replicas"]
+    assert outcomes == ["pass", "fail"]
+
+
+def test_an_autoscaler_that_may_reach_the_number_leaves_it_open(sized):
+    point, pool = sized.chosen[Loss(count=1)], sized.scenario.pool()
+    few = next(p for p in sized.points if not p.holds)
+    metric = {"metric": "queue_length", "source": "external", "target": 5.0}
+    for most, outcome in [(9, "unknown"), (1, "fail")]:
+        scaler = {"max_replicas": most, "metrics": [metric]}
+        scaled = small(**{"pools.llm.cold_start_s": 5.0, "pools.llm.autoscaler": scaler})
+        assert own_reason(few, scaled.pool(), point).outcome == outcome
+    assert own_reason(few, pool, None).outcome == "fail"
+
+
+def test_a_loss_alone_is_sized_by_several_processes():
+    scenario = small(requests=300, **{"pools.llm.replicas": 6})
+    one, two = (size(scenario, lose=1, replications=2, jobs=jobs) for jobs in (1, 2))
+    assert one.to_json() == two.to_json()
+    assert rows_of(one).loc["stable load", "replicas"] == 6
 
 
 def test_a_row_that_was_not_measured_is_unknown_and_named():
@@ -219,6 +261,7 @@ def test_a_limit_in_front_of_the_pool_is_a_fail_that_no_replica_mends():
     found = size(limited, lose=0, n_max=8)
     assert found.replicas == {0: None}
     assert found.verdict.outcome == "fail"
+    assert "no number up to 8 suffices (none lost), because with 8 chat: " in found.answer
     assert [r.limit for r in found.verdict.decisive if r.rule == "failure_margin"] == [8]
     assert {r.replicas for r in found.rejected} >= {1, 2, 4, 8}
     assert found.failure_margin["shed"].tolist() == [["chat"]]
@@ -300,8 +343,10 @@ def test_counts_that_make_no_sense_are_errors(arguments):
 
 
 def test_a_number_with_too_few_requests_is_unknown_not_capacity():
-    few = size(small(**{"classes.chat.promises.min_samples": 5000}), lose=(0, 1))
+    asked = {"classes.chat.promises.min_samples": 5000, "pools.llm.replicas": 9}
+    few = size(small(**asked), lose=(0, 1))
     assert few.replicas == {0: None, 1: None}
+    assert "how many are needed is not shown (none lost), because " in few.answer
     assert few.verdict.outcome == "unknown"
     assert few.capacity_table["replicas"].isna().all()
     assert few.capacity_table["load_rps"].isna().all()

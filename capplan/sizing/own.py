@@ -1,0 +1,79 @@
+"""The scenario's own replicas: whether they suffice, and how many are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from capplan.formatting import counted, does
+from capplan.scenario.pools import Pool
+from capplan.sizing.points import Loss, Point, Rejection
+from capplan.verdict import Outcome, Reason
+
+OWN = "own_replicas"
+
+
+def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None) -> Reason:
+    """Return whether the scenario's own replicas keep the promises under a loss.
+
+    ``fewest`` is the point of the fewest replicas that do, None if no number does. An autoscaler
+    that may reach that number leaves it open: these runs hold the number fixed.
+    """
+    needed = None if fewest is None else fewest.replicas
+    outcome: Outcome
+    have = f"the scenario's {counted(pool.replicas, f'{pool.name} replica')}, {own.lose}"
+    if isinstance(own, Point) and own.open and own.holds:
+        first = own.open[0]
+        outcome, evidence, action = "unknown", f"{have}: {first.evidence}", first.next_action
+    elif isinstance(own, Point) and own.holds:
+        outcome, evidence, action = "pass", f"{have}: no promise is broken", ""
+    elif _may_scale_to(pool, needed):
+        outcome, evidence = "unknown", f"{have}, do not suffice; the autoscaler may add more"
+        action = "run the stages: they show whether the autoscaler adds them in time"
+    else:
+        broken = own if isinstance(own, Rejection) else own.rejection()
+        outcome, evidence = "fail", f"{have}: {broken.reason}"
+        action = (
+            f"set pools.{pool.name}.replicas to {needed}"
+            if needed
+            else "see the rejections: more replicas do not help"
+        )
+    return Reason(
+        rule=OWN,
+        outcome=outcome,
+        value=pool.replicas,
+        limit=needed,
+        evidence=evidence,
+        next_action=action,
+        field=f"pools.{pool.name}.replicas",
+        pool=pool.name,
+    )
+
+
+def _may_scale_to(pool: Pool, needed: int | None) -> bool:
+    scaler = pool.autoscaler
+    return scaler is not None and needed is not None and needed <= scaler.max_replicas
+
+
+def own_sentence(
+    pool: Pool, chosen: Mapping[Loss, Point | None], rejected: Iterable[Rejection], n_max: int
+) -> str:
+    """Return in one sentence how many replicas there are, how many are needed, and why."""
+    verb = does(pool.replicas, "is", "are")
+    have = f"There {verb} {counted(pool.replicas, 'replica')} of `{pool.name}`"
+    for lose, point in chosen.items():
+        if point is None:
+            why = _why(rejected, lose, n_max)
+            return f"{have}, and no number up to {n_max} suffices ({lose}), because {why}."
+        if point.open:
+            why = point.open[0].evidence
+            return f"{have}, and how many are needed is not shown ({lose}), because {why}."
+    found = {lose: point.replicas for lose, point in chosen.items() if point is not None}
+    worst_loss = max(found, key=lambda lose: found[lose])
+    most = found[worst_loss]
+    why = _why(rejected, worst_loss, most - 1)
+    return f"{have}, needed {does(most, 'is', 'are')} {most} ({worst_loss}), because {why}."
+
+
+def _why(rejected: Iterable[Rejection], lose: Loss, replicas: int) -> str:
+    reasons = [r.reason for r in rejected if r.lose == lose and r.replicas == replicas]
+    return f"with {replicas} {reasons[0]}" if reasons else f"{replicas} do not hold"
