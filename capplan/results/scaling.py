@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from capplan.formatting import counted, rule_words
-from capplan.results.cost import served_by
 from capplan.results.replica_lifecycle import lead_times, lifecycle_table, wanted_changes
 from capplan.scenario import Scenario
 from capplan.scenario.autoscaling import ScalingMetric
@@ -22,10 +21,6 @@ from capplan.verdict import Reason
 if TYPE_CHECKING:
     from capplan.results.run import RunResult
 
-FLAP_S = 600.0
-"""Two turns of the wanted number closer than this at the same load are flapping; a default."""
-LOAD_S = 60.0
-"""Longest span before a turn over which load is compared, s; a default."""
 FULL_FRACTION = 0.95
 """Busy share of the time above which replicas are saturated; a default."""
 OUTPUT_RATES = ("output_tokens_per_s", "prefill_tokens_per_s")
@@ -44,11 +39,12 @@ def scaling_findings(result: RunResult) -> list[Reason]:
     found = out_of_reach(result.scenario)
     table = lifecycle_table(result)
     for pool in result.scenario.pools:
+        own = table[table["pool"] == pool.name]
         if pool.autoscaler is not None:
-            found += _flapping(result, pool)
+            found += _flapping(result, pool, own)
             found += _flat_rates(result, pool)
             found += _held_below_target(result, pool)
-        found += _without_accelerator(result, pool, table[table["pool"] == pool.name])
+        found += _without_accelerator(result, pool, own)
     return found
 
 
@@ -184,33 +180,43 @@ def _waiting(length: int | None, held: int | None, batch: int) -> float:
     return room if held is None else min(room, max(held - batch, 0))
 
 
-def _flapping(result: RunResult, pool: Pool) -> Iterator[Reason]:
-    """Find two turns of the wanted number within :data:`FLAP_S` at the same load."""
+def _flapping(result: RunResult, pool: Pool, table: pd.DataFrame) -> Iterator[Reason]:
+    """Find starts paid for nothing: released unready, or a turn sooner than a start takes.
+
+    What turns so soon pays for a start that serves nothing, at any load; a start takes the median
+    of the run's own, else the pool's ``cold_start_s``.
+    """
     changes = wanted_changes(result, pool.name)
-    at = turns(changes)
-    arrivals = _arrivals(result, pool)
-    flaps = [
-        (one, two)
-        for one, two in pairwise(at)
-        if two - one < FLAP_S and _same_load(arrivals, one, two)
-    ]
-    if not flaps:
+    start_s = _start_s(pool, table)
+    close = [(one, two) for one, two in pairwise(turns(changes)) if two - one < start_s]
+    lost = table[table["provisioning_s"].notna() & table["ready_s"].isna() & ~table["warm"]]
+    lost = lost[lost["gone_s"].notna()]
+    if lost.empty and not close:
         return
-    fastest_s = min(two - one for one, two in flaps)
+    paid_s = float((lost["gone_s"] - lost["provisioning_s"]).sum())
+    first_s = min([*lost["gone_s"], *(two for _, two in close)])
+    fastest = f", fastest after {min(two - one for one, two in close):.4g} s" if close else ""
     yield Reason(
         rule="flapping",
         outcome="fail",
-        origin="default",
         pool=pool.name,
         field=f"pools.{pool.name}.autoscaler.{_holds_back(pool, changes)}",
-        value=float(len(flaps)),
+        value=float(len(lost) + len(close)),
         limit=0.0,
-        evidence=f"the wanted number turned {counted(len(at), 'time')}, {len(flaps)} of them back "
-        f"within {FLAP_S:g} s of the turn before though the load was the same: first at "
-        f"{flaps[0][1]:.6g} s, fastest after {fastest_s:.4g} s",
+        evidence=f"{counted(len(lost), 'replica')} released before it was ready, after "
+        f"{paid_s:.4g} s of paid starts; the wanted number turned {counted(len(close), 'time')} "
+        f"sooner than a start takes ({start_s:.4g} s){fastest}: first at {first_s:.6g} s",
         next_action="make it longer than a start takes, or choose a metric that more replicas do "
         "not change",
     )
+
+
+def _start_s(pool: Pool, table: pd.DataFrame) -> float:
+    """Return how long a cold start takes that waits for no accelerator, s; NaN if not known."""
+    cold = table[~(table["refused"] | table["warm"])]
+    known = (cold["ready_s"] - cold["asked_s"]).dropna()
+    stated = math.nan if pool.cold_start_s is None else pool.cold_start_s
+    return stated if known.empty else float(known.median())
 
 
 def _holds_back(pool: Pool, changes: Sequence[tuple[float, int]]) -> str:
@@ -220,27 +226,6 @@ def _holds_back(pool: Pool, changes: Sequence[tuple[float, int]]) -> str:
     if to_zero and (wanted == 0).any():
         return "event_driven.cooldown_s"
     return "behavior.scale_down.stabilization_window_s"
-
-
-def _arrivals(result: RunResult, pool: Pool) -> np.ndarray:
-    """Return the starts of the requests of a pool's classes, in order, s."""
-    log = result.requests
-    own = log["request_class"].isin(served_by(result.scenario, pool)) & (log["attempt"] == 1)
-    return np.sort(log.loc[own, "intended_start_s"].to_numpy(np.float64))
-
-
-def _same_load(arrivals: np.ndarray, one_s: float, two_s: float) -> bool:
-    """Return whether the load before two moments is the same.
-
-    Counted over up to :data:`LOAD_S`; the counts may differ by twice the standard deviation of the
-    difference of two Poisson counts, the root of their sum.
-    """
-    span_s = min(two_s - one_s, LOAD_S)
-    counts = [
-        int(np.diff(np.searchsorted(arrivals, (end_s - span_s, end_s)))[0])
-        for end_s in (one_s, two_s)
-    ]
-    return abs(counts[0] - counts[1]) <= 2 * math.sqrt(sum(counts))
 
 
 def _flat_rates(result: RunResult, pool: Pool) -> Iterator[Reason]:

@@ -15,7 +15,7 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results.breakers import open_spans
 from capplan.results.segments import SERIES
-from capplan.stages.scaling import FIXED, replica_counts, scales, wanted_turns
+from capplan.stages.scaling import FIXED, replica_counts, scales
 from capplan.statistics import share_interval
 from capplan.verdict import Reason, checked, unknown
 
@@ -31,8 +31,6 @@ SLACK_FRACTION = 0.05
 """How far above its level in the baseline a memory usage counts as back."""
 PARTS = 10
 """Parts of the fall-back in which rates are compared with the baseline's."""
-FLAPS = 2
-"""Turns (up then down, or down then up) of a replica count that count as flapping; a default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     run, begin, end = stage.run, stage.start_s, stage.end_s
     queues = _queues_empty(run, begin, end)
     errors = errors_back(stage.table, begin, end, usual=_error_rate(baseline))
-    replicas, turns = _replicas(run, begin, end)
+    replicas = _replicas_stable(run, begin, end)
     memory = _memory_back(run, begin, end, baseline)
     answers = _answers_back(stage, baseline)
     measured = _measures_memory(run)
@@ -81,7 +79,7 @@ def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
         *_back_reasons(
             stage, baseline, queues=queues, errors=errors, memory=memory, answers=answers
         ),
-        *_mechanisms(stage, baseline, turns=max(turns, wanted_turns(run, begin, end))),
+        *_mechanisms(stage, baseline),
     )
     settled = all(math.isfinite(t) for t in times)
     return Recovery(
@@ -136,7 +134,7 @@ def _back_reasons(
     yield back("answers_back", answers, text, "see which promise they break, and where")
 
 
-def _mechanisms(stage: Stage, baseline: Stage | None, *, turns: int) -> Iterator[Reason]:
+def _mechanisms(stage: Stage, baseline: Stage | None) -> Iterator[Reason]:
     """Yield the rules "not recovered while …"."""
     skipped = _not_applicable(stage)
     if "no_entry_older_than_its_budget" not in skipped:
@@ -144,7 +142,7 @@ def _mechanisms(stage: Stage, baseline: Stage | None, *, turns: int) -> Iterator
     yield _cancelled_compute(stage)
     yield _retries_go_on(stage, baseline)
     if "replicas_as_before" not in skipped:
-        yield _replica_rules(stage, turns)
+        yield _replicas_released(stage)
     if stage.scenario.breakers:
         yield _breakers_closed(stage)
     if "same_version" not in skipped:
@@ -219,20 +217,19 @@ def _retries_go_on(stage: Stage, baseline: Stage | None) -> Reason:
     )
 
 
-def _replica_rules(stage: Stage, turns: int) -> Reason:
-    """Fail if the number of replicas flaps, or extra ones are not released."""
+def _replicas_released(stage: Stage) -> Reason:
+    """Fail if replicas that the overload added are not released; flapping has its own rule."""
     counts = replica_counts(stage.run)
     if counts.empty:
         return unknown("replicas_as_before", "the timeline has no number of replicas")
     before, most, after = (float(v) for v in (counts.iloc[0], counts.max(), counts.iloc[-1]))
-    flaps = turns >= FLAPS
     return checked(
         "replicas_as_before",
-        after <= before and not flaps,
+        after <= before,
         value=after,
         evidence=f"{counted(before, 'replica')} of all pools before the overload, {most:g} at "
-        f"most, {after:g} at the end; {counted(turns, 'turn')} up and down" + "; it flaps" * flaps,
-        next_action="lengthen the stabilisation window, release what was added",
+        f"most, {after:g} at the end",
+        next_action="shorten the stabilisation window, release what was added",
     )
 
 
@@ -303,17 +300,14 @@ def errors_back(table: pd.DataFrame, begin: float, end: float, *, usual: float =
     return back
 
 
-def _replicas(run: RunResult, begin: float, end: float) -> tuple[float, int]:
-    """Return when the number of replicas last changed, from ``begin``, and how often it turned."""
+def _replicas_stable(run: RunResult, begin: float, end: float) -> float:
+    """Return when the number of replicas last changed, from ``begin``, s; NaN if not measured."""
     counts = replica_counts(run)
     within = counts[(counts.index >= begin) & (counts.index <= end)]
     if within.empty:
-        return math.nan, 0
-    change = np.diff(within.to_numpy(np.float64))
-    moved = np.flatnonzero(change)
-    turns = int((np.diff(np.sign(change[moved])) != 0).sum())
-    last = float(within.index[moved[-1] + 1] - begin) if moved.size else 0.0
-    return last, turns
+        return math.nan
+    moved = np.flatnonzero(np.diff(within.to_numpy(np.float64)))
+    return float(within.index[moved[-1] + 1] - begin) if moved.size else 0.0
 
 
 def _memory_back(run: RunResult, begin: float, end: float, baseline: Stage | None) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from capplan.formatting import counted
-from capplan.results.replica_lifecycle import lead_times, wanted_changes
-from capplan.results.scaling import scaling_findings, turns
+from capplan.results.replica_lifecycle import lead_times
+from capplan.results.scaling import scaling_findings
 from capplan.stages.protection import protections
 from capplan.verdict import Reason, checked, unknown
 
@@ -70,16 +70,6 @@ def added(run: RunResult) -> float:
     if counts.empty:
         return np.nan
     return float(np.maximum(np.diff(counts.to_numpy(np.float64)), 0).sum())
-
-
-def wanted_turns(run: RunResult, begin: float, end: float) -> int:
-    """Return how often the wanted number of replicas of a pool turned, of the worst pool."""
-    found = [
-        turns([(t, n) for t, n in wanted_changes(run, pool.name) if begin <= t <= end])
-        for pool in run.scenario.pools
-        if pool.is_elastic
-    ]
-    return max(map(len, found), default=0)
 
 
 def finding_reasons(stages: Sequence[Stage]) -> Iterator[Reason]:

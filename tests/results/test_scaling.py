@@ -78,23 +78,35 @@ def test_the_wanted_number_changes_when_replicas_are_asked_for_and_dismissed(mak
     assert {f.rule for f in scaling_findings(run)} == {"flapping", "resource_pool_empty"}
 
 
-@pytest.mark.parametrize(("late", "flaps"), [(10, True), (40, False)])
-def test_a_number_that_turns_with_the_load_does_not_flap(make_run, served, elastic, late, flaps):
-    """10 requests came in the 10 s before it turned, and then 10 or 40 in 10 s before the next."""
-    rows = [served(f"a{i}", 50.0 + i) for i in range(10)]
-    rows += [served(f"b{i}", 60.0 + 10 * i / late) for i in range(late)]
+@pytest.mark.parametrize(("again_s", "flaps"), [(65, True), (75, False)])
+def test_a_turn_sooner_than_a_start_takes_flaps_at_any_load(
+    make_run, served, elastic, again_s, flaps
+):
+    """A start takes 10 s; the replica that left at 60 s is wanted again after 5 or 15 s."""
     goes = entered("llm-1", (20, "asked"), (20, "provisioning"), (30, "up"), (60, "gone"))
-    comes = entered("llm-2", (70, "asked"), (70, "provisioning"), (80, "up"))
-    run = make_run(rows, scenario=elastic, timeline=[*FIRST, *goes, *comes])
-    assert scaling_summary(run)["llm"]["turns"] == 2
+    comes = entered("llm-2", (again_s, "asked"), (again_s, "provisioning"), (again_s + 10, "up"))
+    for load in (0, 40):
+        rows = [served(f"r{i}", 60.0 + i / 10) for i in range(load)]
+        run = make_run(rows, scenario=elastic, timeline=[*FIRST, *goes, *comes])
+        assert scaling_summary(run)["llm"]["turns"] == 2
+        found = [f for f in scaling_findings(run) if f.rule == "flapping"]
+        assert [(f.value, f.limit) for f in found] == [(1.0, 0.0)] * flaps
+
+
+@pytest.mark.parametrize(
+    ("phases", "flaps"),
+    [
+        ([(20, "asked"), (20, "provisioning"), (30, "loading"), (45, "gone")], True),
+        ([(20, "asked"), (45, "gone")], False),
+        ([(20, "asked"), (20, "provisioning"), (30, "loading")], False),
+    ],
+)
+def test_a_start_that_is_paid_and_released_unready_flaps(make_run, elastic, phases, flaps):
+    """It costs nothing to give up an order before it has an accelerator."""
+    run = make_run([], scenario=elastic, timeline=[*FIRST, *entered("llm-1", *phases)])
     found = [f for f in scaling_findings(run) if f.rule == "flapping"]
-    assert len(found) == flaps
-    if flaps:
-        assert (found[0].value, found[0].limit) == (1.0, 0.0)
-        assert found[0].evidence == (
-            "the wanted number turned 2 times, 1 of them back within 600 s of the turn before "
-            "though the load was the same: first at 70 s, fastest after 10 s"
-        )
+    assert [f.value for f in found] == [1.0] * flaps
+    assert all("25 s of paid" in f.evidence for f in found)
 
 
 def test_a_run_without_phases_has_no_lifecycle_and_an_unknown_cost(make_run, served, elastic):

@@ -379,14 +379,16 @@ def test_flapping_is_found(elastic, step):
     assert found["steady"] == []
 
 
-def test_a_pool_that_flaps_to_zero_gets_advice_on_its_cool_down(elastic, trace_of):
+@pytest.mark.parametrize(("start_s", "flaps"), [(30.0, True), (1.0, False)])
+def test_a_pool_that_flaps_to_zero_gets_advice_on_its_cool_down(elastic, trace_of, start_s, flaps):
+    """It is wanted again about 20 s after it went: sooner than a start of 30 s, not of 1 s."""
     keda = {"polling_interval_s": 2.0, "cooldown_s": 3.0}
     rules = scaler("queue_length", 2.0, least=0, of={"source": "external"}, event_driven=keda)
-    pool = {"lifecycle": {"provisioning": fixed(1.0)}}
+    pool = {"lifecycle": {"provisioning": fixed(start_s)}}
     times = (np.arange(10)[:, None] * 60 + [0.0, 20.0]).ravel()
     result = simulate(elastic(rules | {"scrape_interval_s": 1.0}, pool=pool), trace=trace_of(times))
-    [found] = [f for f in scaling_findings(result) if f.rule == "flapping"]
-    assert found.field == "pools.llm.autoscaler.event_driven.cooldown_s"
+    found = [f for f in scaling_findings(result) if f.rule == "flapping"]
+    assert [f.field for f in found] == ["pools.llm.autoscaler.event_driven.cooldown_s"] * flaps
 
 
 @pytest.mark.parametrize(
