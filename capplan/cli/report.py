@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from capplan.cli.output import checked, print_json
+from capplan.cli.output import checked, print_assumed, print_json
 from capplan.cli.parsing import add_command, assignment, natural, scenario_of
 
 
@@ -45,15 +45,16 @@ def _run(args: argparse.Namespace) -> int:
     parameters = [(name, value) for name, value in args.parameters if name != "seed"]
     out = args.out or f"reports/{scenario.name}"
     made = build_report(scenario, out, seed=seed, parameters=parameters)
+    found = made.conclusion
     if args.json:
-        verdict = made.conclusion.verdict
-        found = {"run_id": made.record.run_id, "index": made.index, "verdict": verdict}
-        print_json({**found, "earlier": made.earlier})
+        start = {"run_id": made.record.run_id, "index": made.index, "verdict": found.verdict}
+        print_json({**start, "earlier": made.earlier, "assumed": found.assumptions})
     else:
         if made.earlier:
             sys.stdout.write(f"earlier report: {made.earlier}\n")
-        sys.stdout.write(f"{made.index}\nverdict: {made.conclusion.outcome}\n")
-    return checked(made.conclusion.outcome, check=args.check)
+        sys.stdout.write(f"{made.index}\nverdict: {found.outcome}\n")
+        print_assumed(found.assumptions)
+    return checked(found.outcome, check=args.check)
 
 
 def _parameter(text: str) -> tuple[str, str]:

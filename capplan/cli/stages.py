@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capplan.cli.output import checked, print_frame, print_json, print_stored
+from capplan.cli.output import checked, print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, scenario_of
 
 
@@ -51,6 +51,7 @@ def _run(args: argparse.Namespace) -> int:
             sys.stdout.write(f"next change: {limit.field} = {limit.candidate}\n")
             print_frame(reason_table(found.candidate.reasons))
         sys.stdout.write(f"verdict: {found.verdict.as_text()}")
+        print_assumed(found.trace.notes)
         print_stored(args.out)
     return checked(found.verdict.outcome, check=args.check)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.cli.output import checked, print_json
+from capplan.cli.output import checked, print_assumed, print_json, print_stored
 from capplan.cli.parsing import add_command, assignment, positive, scenario_of
 
 
@@ -46,10 +46,12 @@ def _run(args: argparse.Namespace) -> int:
     record = swept.write(args.out)
     if args.json:
         tables = {"points": swept.frame, "by_class": swept.by_class}
-        print_json({"run_id": record.run_id, **tables, "verdict": swept.verdict})
+        end = {"verdict": swept.verdict, "assumed": swept.assumed}
+        print_json({"run_id": record.run_id, **tables, **end})
     else:
-        verdict = swept.verdict["outcome"]
-        sys.stdout.write(f"{swept.as_text()}\nverdict: {verdict}\nstored in {args.out}\n")
+        sys.stdout.write(f"{swept.as_text()}\nverdict: {swept.verdict['outcome']}\n")
+        print_assumed(swept.assumed)
+        print_stored(args.out)
     return checked(swept.verdict["outcome"], check=args.check)
 
 

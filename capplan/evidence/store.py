@@ -141,11 +141,16 @@ def store(
 
 
 def seal(
-    inputs: Inputs, folder: str | Path, verdict: Any = None, *, wall_s: float | None = None
+    inputs: Inputs,
+    folder: str | Path,
+    verdict: Any = None,
+    *,
+    summary: Any = None,
+    wall_s: float | None = None,
 ) -> RunRecord:
     """Write the manifest of a folder with finished files, with a checksum of each."""
     target = Path(folder)
-    manifest = _manifest(inputs, {}, verdict, None, wall_s)
+    manifest = _manifest(inputs, {}, verdict, summary, wall_s)
     manifest["files"] = file_hashes(target, leave_out=frozenset({MANIFEST}))
     write_file(target / MANIFEST, to_text(manifest).encode())
     return RunRecord(folder=target, manifest=plain(manifest))

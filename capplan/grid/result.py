@@ -66,6 +66,8 @@ class SweepResult(Displayed):
     frame: pd.DataFrame
     by_class: pd.DataFrame
     by_bucket: pd.DataFrame
+    assumed: tuple[str, ...] = ()
+    """What was assumed, cut, dropped or filled in the requests of any point."""
 
     @property
     def verdict(self) -> dict[str, Any]:
@@ -86,7 +88,8 @@ class SweepResult(Displayed):
     def write(self, folder: str | Path) -> RunRecord:
         """Store the grid in ``folder``; same rules as :func:`capplan.evidence.write_run`."""
         tables = {"sweep": self.frame, "by_class": self.by_class}
-        return store(self.inputs, tables, folder, self.verdict)
+        summary = {"assumed": self.assumed}
+        return store(self.inputs, tables, folder, self.verdict, summary=summary)
 
     @property
     def names(self) -> dict[str, str]:

@@ -66,6 +66,7 @@ class Task:
 
 
 Rows = list[dict[str, Any]]
+Answer = tuple[Rows, Rows, Rows, tuple[str, ...]]
 
 
 def sweep(
@@ -131,13 +132,14 @@ def sweep(
     asked = {"vary": {f: list(v) for f, v in vary.items()}, "replications": replications}
     identity = None if shared[0] is None else TraceIdentity.of(shared[0])
     inputs = Inputs(kind="sweep", scenario=scenario, seed=seed, trace=identity, asked=asked)
-    rows, classes, buckets = ([row for part in parts for row in part]
+    rows, classes, buckets, notes = ([row for part in parts for row in part]
                               for parts in zip(*answers, strict=True))  # fmt: skip
     return SweepResult(
         inputs=inputs,
         frame=_frame(vary, rows),
         by_class=_frame(vary, classes),
         by_bucket=_frame(vary, buckets),
+        assumed=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -189,9 +191,7 @@ def _changes_trace(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> boo
     )
 
 
-def _answers(
-    tasks: Sequence[Task], jobs: int, progress: bool | None
-) -> Iterator[tuple[Rows, Rows, Rows]]:
+def _answers(tasks: Sequence[Task], jobs: int, progress: bool | None) -> Iterator[Answer]:
     tqdm = notebook_tqdm if progress else terminal_tqdm
     off = None if progress is None else not progress
     bar = {"total": len(tasks), "desc": "sweep", "unit": "run", "disable": off, "leave": False}
@@ -207,15 +207,15 @@ def _answers(
             raise
 
 
-def _answer(task: Task) -> tuple[Rows, Rows, Rows]:
-    """Return the row of one run, its rows by class, and those by bucket if asked for."""
+def _answer(task: Task) -> Answer:
+    """Return the row of one run, its rows by class and by bucket, and the notes of its trace."""
     start, reason = {**task.key, "as_is": task.as_is}, task.reason
     try:
         result = None if task.scenario is None else _simulated(task, task.scenario)
     except DataError as err:
         result, reason = None, _reason(err)
     if result is None:
-        return [{**start, "feasible": False, "reason": reason, "outcome": "fail"}], [], []
+        return [{**start, "feasible": False, "reason": reason, "outcome": "fail"}], [], [], ()
     figures = {k: v for k, v in headline(result).items() if k not in CLOCKS}
     classes = figures.pop("by_class")
     del figures["breakers"]  # a table of its own, in each run's document
@@ -233,6 +233,7 @@ def _answer(task: Task) -> tuple[Rows, Rows, Rows]:
         [{**start, **end, **_flat(figures)}],
         by_class,
         [{**task.key, **{str(name): value for name, value in row.items()}} for row in buckets],
+        TraceIdentity.of(result.trace).notes,
     )
 
 

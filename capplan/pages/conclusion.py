@@ -136,8 +136,10 @@ class Conclusion(Displayed):
         }
 
 
-def read_conclusion(run_folder: Path) -> Conclusion:
+def read_conclusion(run_folder: Path, *, assumed: Iterable[str] = ()) -> Conclusion:
     """Return the conclusion in a run folder; *unknown* if no notebook left one.
+
+    ``assumed`` joins its assumptions.
 
     Raises
     ------
@@ -148,7 +150,8 @@ def read_conclusion(run_folder: Path) -> Conclusion:
 
     path = run_folder / CONCLUSION
     if not path.exists():
-        return Conclusion(outcome="unknown", warnings=("No notebook left a conclusion.",))
+        none = "No notebook left a conclusion."
+        return Conclusion(outcome="unknown", warnings=(none,), assumptions=tuple(assumed))
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as err:
@@ -172,7 +175,7 @@ def read_conclusion(run_folder: Path) -> Conclusion:
         limits=tuple(data.get("limits") or ()),
         figures=tuple(_named_figures(data.get("figures") or ())),
         warnings=tuple(data.get("warnings") or ()),
-        assumptions=tuple(data.get("assumptions") or ()),
+        assumptions=tuple(dict.fromkeys((*(data.get("assumptions") or ()), *assumed))),
     )
 
 

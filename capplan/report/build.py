@@ -98,11 +98,12 @@ def build_report(
         earlier = _set_aside(target, part)
         swap_in(part, target)
     _remove_failed(target)
+    record = read_run(target / RUN)
     return Report(
         folder=target,
         index=target / INDEX,
-        record=read_run(target / RUN),
-        conclusion=read_conclusion(target / RUN),
+        record=record,
+        conclusion=read_conclusion(target / RUN, assumed=record.manifest["summary"]["assumed"]),
         earlier=earlier,
     )
 
@@ -119,9 +120,10 @@ def _fill(
     pages = [page_of(notebook) for notebook in done]
     for notebook in done:
         write_page(notebook, pages, part, report_title=report_title(inputs))
-    conclusion = read_conclusion(run)
+    conclusion = read_conclusion(run, assumed=() if inputs.trace is None else inputs.trace.notes)
     wall_s = time.perf_counter() - start
-    record = seal(inputs, run, conclusion.verdict, wall_s=wall_s)
+    summary = {"assumed": conclusion.assumptions}
+    record = seal(inputs, run, conclusion.verdict, summary=summary, wall_s=wall_s)
     write_summary(part, inputs=inputs, record=record, conclusion=conclusion, pages=pages)
 
 

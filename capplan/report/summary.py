@@ -38,13 +38,11 @@ def write_summary(
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
     environment.filters.update(text=html_text, table=_table, reasons=_reasons)
-    notes = inputs.trace.notes if inputs.trace else ()
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
         css=style_sheet(),
         description=inputs.scenario.description,
         conclusion=conclusion,
-        assumptions=tuple(dict.fromkeys((*conclusion.assumptions, *notes))),
         pages=pages,
         scope=scope_lines(conclusion.scope),
         facts=facts(inputs, record),

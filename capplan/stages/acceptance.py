@@ -97,6 +97,7 @@ class Acceptance(Findings, Displayed):
             "next": None if self.candidate is None else self.candidate.to_json(),
             "not_applicable": not_applicable(self),
             "verdict": self.verdict.to_json(),
+            "assumed": list(self.trace.notes),
         }
 
     def _trends(self) -> list[dict[str, Any]]:

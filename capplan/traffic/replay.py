@@ -74,17 +74,25 @@ busiest hour are left out.']
     """
     if kept >= len(whole_s):
         return []
-    ends = np.searchsorted(whole_s, whole_s + BUSIEST_S)
-    counts = ends - np.arange(len(whole_s))
-    first = int(counts.argmax())
-    busiest = range(first, int(ends[first]))
-    lost = sum(row >= kept for row in busiest) / len(busiest)
+    busiest = busiest_hour(whole_s)
+    lost = (busiest.stop - max(busiest.start, min(kept, busiest.stop))) / len(busiest)
     gone = len(whole_s) - kept
     return [
         f"{cut_by} cuts the trace: {gone:,} of {counted(len(whole_s), 'request')} "
         f"({format_value(gone / len(whole_s), '_fraction')}) and {format_value(lost, '_fraction')} "
         "of those of its busiest hour are left out."
     ]
+
+
+def busiest_hour(arrival_s: NDArray[np.float64]) -> range:
+    """Return which of the arrivals, in order, are in the hour that has most of them.
+
+    >>> busiest_hour(np.array([0.0, 100.0, 9000.0, 9001.0, 9002.0]))
+    range(2, 5)
+    """
+    ends = np.searchsorted(arrival_s, arrival_s + BUSIEST_S)
+    first = int((ends - np.arange(len(arrival_s))).argmax())
+    return range(first, int(ends[first]))
 
 
 Ints = NDArray[np.int64]

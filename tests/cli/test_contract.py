@@ -376,6 +376,7 @@ def test_a_report_is_made_from_the_command_line(call, tmp_path, limit_s, code):
     assert found == code
     assert document["verdict"]["outcome"] == ("fail" if code else "pass")
     assert document["index"] == str(out / "index.html")
+    assert document["assumed"] == []  # drawn from laws, and no page said more
     assert json.loads((out / "run" / "conclusion.json").read_text())["figures"] == {"seed": 4}
     assert err.startswith("[1/1] 1 … ")
 

@@ -179,9 +179,9 @@ def test_each_kind_of_damage_in_a_table_has_its_reason(tmp_path, rows, kept, dro
     assert ledger.dropped == dropped
 
 
-def test_a_large_loss_is_noted(tmp_path):
-    note = "25.0% of the rows are dropped; rates leave them out."
-    assert note in table(tmp_path, "1,10,2\n2,10,2\n3,10,2\n4,10,-1\n").notes
+def test_dropped_rows_are_noted_with_share_and_reason(tmp_path):
+    lossy = table(tmp_path, "1,10,2\n2,10,2\n3,10,2\n4,10,-1\n")
+    assert any("1 row (25 %) dropped" in n and "negative" in n for n in lossy.notes)
     assert not table(tmp_path, "1,10,2\n2,10,2\n").notes
 
 

@@ -664,17 +664,29 @@ def test_what_a_cut_leaves_out_is_stated_with_its_share_of_the_busiest_hour(tmp_
     assert note.startswith("requests 90 cuts the trace: 850 of 940 requests")
 
 
-def test_simulate_and_size_print_what_was_cut(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate",
+        "size --most 2 --lose 0",
+        "stages --set stages.run=[baseline]",
+        "sweep --vary pools.llm.replicas=1,2",
+        "sweep --vary classes.benchmark.priority=0,1",
+        "sweep --vary traffic.duration_s=3600,9000000",
+    ],
+)
+def test_every_command_prints_and_stores_what_was_cut(tmp_path, capsys, command):
     file = recording(tmp_path, quiet=40, busy=300)
     study = tmp_path / "study.yaml"
     study.write_text(write_scenario(replay_of(file)), encoding="utf-8")
-    for command in (["simulate"], ["size", "--most", "2", "--lose", "0"]):
-        name, *options = command
-        words = [name, str(study), *options, "--set", "traffic.duration_s=3600"]
-        assert main(words) == 0
-        assert "300 of 340 requests" in capsys.readouterr().out
-        assert main([*words, "--json"]) == 0
-        assert any("300 of 340" in note for note in json.loads(capsys.readouterr().out)["assumed"])
+    name, *options = command.split()
+    words = [name, str(study), *options, "--set", "traffic.duration_s=3600"]
+    words += ["--out", str(tmp_path / "run")]
+    assert main(words) == 0
+    assert "300 of 340 requests" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    assert any("300 of 340" in note for note in json.loads(capsys.readouterr().out)["assumed"])
+    assert "300 of 340" in (tmp_path / "run" / "manifest.json").read_text(encoding="utf-8")
 
 
 def test_stated_fields_that_the_rows_of_a_trace_replace_are_named_once(chat):

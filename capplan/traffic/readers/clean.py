@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from capplan.formatting import counted
+from capplan.formatting import counted, format_value
 from capplan.schema import TRACE, DataError, names
 from capplan.traffic.readers import times as t
 from capplan.traffic.readers import unserved
@@ -27,7 +27,6 @@ LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")
 LENGTHS = ("prompt_tokens", "output_tokens")
 LACKS = "lacks:"
-FEW_LOST_FRACTION = 0.01
 LEAST_TIED_FRACTION = 0.2
 LEAST_STEP_S = 0.1
 NEAR_FRACTION = 0.01
@@ -195,9 +194,11 @@ class Cleaner:
 
     def _losses(self, kept: int) -> tuple[str, ...]:
         lost = self.read - kept
-        if lost <= FEW_LOST_FRACTION * self.read:
+        if not lost:
             return ()
-        return (f"{lost / self.read:.1%} of the rows are dropped; rates leave them out.",)
+        why = ", ".join(f"{REASONS[r]}: {self.dropped[r]:,}" for r in REASONS if self.dropped[r])
+        share = format_value(lost / self.read, "_fraction")
+        return (f"{counted(lost, 'row')} ({share}) dropped ({why}); rates leave them out.",)
 
     def _need_rows(self, kept: int) -> None:
         if kept:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from capplan.formatting import counted, format_value
 from capplan.traffic.readers import values as v
+from capplan.traffic.replay import busiest_hour
 from capplan.traffic.streams import Stream, stream
 
 Mask = npt.NDArray[np.bool_]
@@ -91,10 +92,13 @@ def imputed(
     groups = _groups(table)
     filled = {name: _drawn(table[name].to_numpy(), mask, groups, rng)
               for name, mask in unknown.items()}  # fmt: skip
-    share = format_value(lacks.mean(), "_fraction")
+    order = np.argsort(table["arrival_s"].to_numpy(np.float64), kind="stable")
+    busiest = order[busiest_hour(table["arrival_s"].to_numpy(np.float64)[order])]
+    share, of_busiest = (format_value(part.mean(), "_fraction") for part in (lacks, lacks[busiest]))
     note = (
-        f"{counted(int(lacks.sum()), 'call')} ({share}) ended without an answer or its lengths: "
-        "each keeps its arrival, and takes the lengths that it lacks from a call of its class."
+        f"{counted(int(lacks.sum()), 'call')} ({share}; {of_busiest} in the busiest hour) ended "
+        "without an answer or its lengths: each keeps its arrival, and takes "
+        "the lengths that it lacks from a call of its class."
     )
     return table.assign(**filled, imputed=lacks), [note]
 
