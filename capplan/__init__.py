@@ -36,6 +36,7 @@ _HOME = {
     "pool_studies": "capplan.grid",
     "sweep": "capplan.grid",
     "promise_table": "capplan.slo",
+    "promise_windows": "capplan.slo",
     "run_stages": "capplan.stages",
     "LoadRamp": "capplan.stages",
     "limit_table": "capplan.stages",

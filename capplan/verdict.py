@@ -40,8 +40,17 @@ VERDICT_KEYS = (
     "next_action",
     "request_class",
     "origin",
+    "window",
 )
 """Parts of each reason in the document of a verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A part of a run: when it starts, from the start of the run, and its length."""
+
+    start_s: float
+    length_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +72,8 @@ class Reason:
     """Dotted path of the scenario's field that the rule is about; empty if there is none."""
     samples_missing: int = 0
     """How many more samples would decide it; 0 if samples are not what is missing."""
+    window: Window | None = None
+    """The part of the run that ``value`` is of; None = all of it."""
 
     def __post_init__(self) -> None:
         if self.outcome == "pass":

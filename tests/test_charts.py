@@ -223,7 +223,19 @@ IN_OVERLOAD = pd.DataFrame(
 )
 IN_QUEUE = pd.DataFrame({"time_s": np.arange(60.0), "value": np.repeat([0.0, 9, 60, 30, 2, 0], 10)})
 
+PROMISES = pd.DataFrame(
+    {
+        "time_s": np.tile([150.0, 210.0, 270.0], 2),
+        "request_class": np.repeat(["chat", "batch"], 3),
+        "promise": ["TTFT", "TPOT", "TTFT"] * 2,
+        "of_allowed": [0.2, 4.0, 1.1, 0.0, 0.5, 0.0],
+        "requests": 300,
+        "outcome": ["pass", "fail", "pass", "pass", "pass", "pass"],
+    }
+)
+
 EACH = {
+    "promises_over_time": (PROMISES, {}),
     "breakers_over_time": (SPANS, {"end_s": 120.0}),
     "degraded_over_time": (
         REQUESTS[["intended_start_s", "request_class", "outcome"]].assign(degraded=True),

@@ -12,6 +12,8 @@ from capplan.charts import columns as c
 from capplan.charts.parts import (
     areas,
     checked,
+    colour,
+    dash,
     held,
     layered,
     lines,
@@ -24,7 +26,7 @@ from capplan.charts.parts import (
     x,
     y,
 )
-from capplan.charts.theme import BLACK, BLUE, GREY, LIGHT_GREY, OUTCOME_COLOURS
+from capplan.charts.theme import BLACK, BLUE, GREY, LIGHT_GREY, OUTCOME_COLOURS, VERMILLION
 from capplan.schema import OUTCOMES, TIMELINE, Column
 
 VALUE = {column.name: column for column in TIMELINE}["value"]
@@ -42,6 +44,8 @@ PHASES = {
 }
 """Metric of the timeline -> what is drawn, from the bottom up."""
 WANTED = "replicas_desired"
+OF_ALLOWED = Column("of_allowed", "", "broken ÷ allowed requests")
+PROMISE_NAME = Column("promise", "", "promise", "str")
 GREY_IS = "grey: as it is"
 POINTS = 300
 """Even moments at which a timeline is read."""
@@ -74,6 +78,26 @@ def outcomes_over_time(requests: pd.DataFrame, *, window_s: float = 10.0) -> alt
         )
     )
     return chart
+
+
+def promises_over_time(frame: pd.DataFrame) -> alt.LayerChart:
+    """Return how near each class comes to breaking a promise, window by window.
+
+    ``frame`` has a row per window and class, for its worst promise: ``time_s`` (middle of the
+    window), ``request_class``, ``promise``, ``of_allowed``, ``requests`` and ``outcome``. Above 1
+    more requests break the promise than may; a dot marks the windows in which that is no chance.
+    """
+    shown = (c.TIME, c.CLASS, PROMISE_NAME, OF_ALLOWED, c.REQUESTS, c.OUTCOME)
+    frame = checked(frame, shown, chart="promises_over_time")
+    up = y(OF_ALLOWED, scale=alt.Scale(type="symlog", domainMin=0))
+    base = alt.Chart(frame, title="The worst promise of each class, window by window")
+    places = ordered(frame[c.CLASS.name])
+    by = (colour(c.CLASS, places, lines=True), dash(c.CLASS, places))
+    line = base.mark_line().encode(time_axis(), up, *by, tooltip=tooltip(shown))
+    failed = frame[frame[c.OUTCOME.name] == "fail"]
+    dots = alt.Chart(failed).mark_circle(color=VERMILLION, size=40, opacity=1)
+    marked = dots.encode(time_axis(), up, tooltip=tooltip(shown))
+    return layered(line, rule_y(1.0, "the promise"), *([] if failed.empty else [marked]))
 
 
 def waiting_over_time(timeline: pd.DataFrame) -> alt.Chart:

@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.results import conservation_table, headline, scaling_table
     from capplan.results.breakers import breaker_table
     from capplan.simulation import simulate
-    from capplan.slo import judge
+    from capplan.slo import judge, promise_windows
     from capplan.traffic.draw import draw
 
     trace = draw(scenario, seed=args.seed)
@@ -45,12 +45,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         conservation = conservation_table(result, by=("request_class",)).to_dict("records")
         document = {"run_id": run_id, **headline(result), "books": conservation, "verdict": verdict}
+        document["windows"] = promise_windows(result).worst
         print_json(plain(document | {"assumed": trace.notes}))
     else:
         sys.stdout.write(f"run {run_id}: {result.as_text()}\n")
         print_frame(breaker_table(result))
         print_frame(scaling_table(result))
-        sys.stdout.write(f"verdict: {verdict.as_text()}")
+        sys.stdout.write(f"verdict: {verdict.as_text()}\nwindows: {promise_windows(result)}\n")
         print_assumed(trace.notes)
         print_stored(args.out)
     return checked(verdict.outcome, check=args.check)

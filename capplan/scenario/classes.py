@@ -38,7 +38,8 @@ class Promises(Part):
     """The promises of a class; None = no such promise.
 
     Latencies (``e2e_s``, ``ttft_s``, ``tpot_s``) hold at ``quantile`` over all requests of the
-    class, a failure counting as +inf; fractions hold over all its requests. A verdict needs
+    class, a failure counting as +inf; fractions hold over all its requests. Both hold over the run,
+    in its busiest hour, and in any ``window_s``; the cost over the run. A verdict needs
     ``min_samples`` requests; None = as many as :meth:`samples_needed`.
     """
 
@@ -57,6 +58,9 @@ class Promises(Part):
     """Least share of requests that succeed with every per-request promise held."""
     cost_usd_per_success: Positive | None = None
     min_samples: Count | None = None
+    window_s: PositiveSeconds = 300.0
+    """Length of the windows in each of which the promises hold, s. Default: the short window of a
+    paging alert, Beyer et al. (eds.), "The Site Reliability Workbook", 2018, table 5-8."""
     origins: Origins = Field(default_factory=dict)
 
     def limits(self) -> Iterator[Limit]:

@@ -43,7 +43,9 @@ COLUMNS = (
     "evidence",
 )
 NONE_HOLDS = "no number of replicas that was tried keeps the promises"
-PROMISED = tuple(n for n in Promises.model_fields if n not in ("origins", "min_samples"))
+PROMISED = tuple(
+    n for n in Promises.model_fields if n not in ("origins", "min_samples", "window_s")
+)
 
 
 DOES_NOT_APPLY: Final = "does not apply"

@@ -18,11 +18,13 @@ from capplan.scenario.fields import effect_of
 from capplan.scenario.part import Affects, Part
 from capplan.slo.mechanisms import LATE, mechanism_reasons
 from capplan.slo.promises import Judged, promise_reasons
+from capplan.slo.windows import busiest_hour, in_windows, promise_windows, within
 from capplan.statistics import quantiles
-from capplan.verdict import Reason, Scope, Verdict
+from capplan.verdict import Reason, Scope, Verdict, Window
 
 NOT_JUDGED = (Affects.JUDGING, Affects.DESCRIBING)
 """What a field may affect without making another service or load of it."""
+COST = "cost_usd_per_success"
 ASK_CAPACITY = {*LATE, "stability", "busy_but_late"} - {"success_only"}
 """Rules whose next action is more capacity, which an autoscaler can hold back."""
 
@@ -34,19 +36,24 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
     load than the one that ran, the verdict is unknown. Default: the scenario that ran.
 
     The overall outcome is the worst of all reasons, by :data:`~capplan.verdict.PRECEDENCE`.
-    A promise holds when the estimate and its whole 95 % interval hold; one whose interval still
-    holds the limit is a retest; one with fewer samples than promised is unknown.
+    A promise holds when the estimate and its whole 95 % interval hold, over the run and over its
+    busiest hour, and no window breaks it beyond doubt (:func:`promise_windows`); one whose interval
+    still holds the limit is a retest; one with fewer samples than promised is unknown.
     """
     runs = [result] if isinstance(result, RunResult) else list(result)
     if not runs:
         msg = "a verdict needs at least one run"
         raise ValueError(msg)
     asked = runs[0].scenario if scenario is None else resolved(scenario)
+    fields = _differences(runs[0].scenario, asked)
+    if asked is not runs[0].scenario and not fields:
+        runs = [replace(run, scenario=asked) for run in runs]
     tables = [per_request(run) for run in runs]
     scope = scope_of(runs, tables)
-    if fields := _differences(runs[0].scenario, asked):
+    if fields:
         return Verdict(reasons=(), scope=scope).outside(fields)
-    reasons = list(_promises(runs, tables, asked))
+    windows = promise_windows(runs, tables=tables)
+    reasons = list(in_windows(_promises(runs, tables, asked), windows))
     found = [list(mechanism_reasons(r, t, reasons)) for r, t in zip(runs, tables, strict=True)]
     reasons = _let_scale(runs, [*reasons, *_together(found)])
     return Verdict(reasons=tuple(sorted(reasons, key=attrgetter("rank"))), scope=scope)
@@ -55,12 +62,37 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
 def _promises(
     runs: Sequence[RunResult], tables: Sequence[pd.DataFrame], asked: Scenario
 ) -> Iterator[Reason]:
-    together = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-    for request_class in asked.classes:
-        own = together[together["request_class"] == request_class.name]
-        yield from promise_reasons(
-            Judged(request_class=request_class, runs=runs, tables=tables, requests=own)
-        )
+    for c in asked.classes:
+        whole = Judged(request_class=c, runs=runs, tables=tables, requests=_of(tables, c.name))
+        hours = [busiest_hour(run, table, c.name) for run, table in zip(runs, tables, strict=True)]
+        pairs = zip(tables, hours, strict=True)
+        parts = [table if hour is None else within(table, hour) for table, hour in pairs]
+        hour = next((hour for hour in hours if hour is not None), None)
+        if hour is None:
+            yield from promise_reasons(whole)
+        else:
+            busiest = replace(whole, requests=_of(parts, c.name))
+            yield from _in_busiest_hour(whole, busiest, hour)
+
+
+def _of(tables: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:
+    own = [table[table["request_class"] == name] for table in tables]
+    return own[0] if len(own) == 1 else pd.concat(own, ignore_index=True)
+
+
+def _in_busiest_hour(whole: Judged, busiest: Judged, hour: Window) -> Iterator[Reason]:
+    """Yield the reasons over the whole run, or that of the busiest hour where that one is worse.
+
+    An hour with too few samples decides nothing; a cost is one of the whole run.
+    """
+    in_hour = {r.rule: r for r in promise_reasons(busiest) if r.outcome in ("fail", "retest")}
+    for reason in promise_reasons(whole):
+        other = in_hour.get(reason.rule)
+        if other is None or reason.rule == COST or other.rank >= reason.rank:
+            yield reason
+            continue
+        evidence = f"{other.evidence}, in the busiest hour, from {hour.start_s:,.0f} s"
+        yield replace(other, evidence=f"{evidence}; in all {reason.evidence}", window=hour)
 
 
 def _together(found: Sequence[Sequence[Reason]]) -> Iterator[Reason]:

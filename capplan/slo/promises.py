@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -113,9 +113,27 @@ def limit_of(promises: Promises, rule: str) -> float:
     return float(promises.quantile if rule == "deadline_s" else getattr(promises, rule))
 
 
+def allowance(promises: Promises, rule: str) -> float:
+    """Return the share of requests that may break a promise.
+
+    >>> round(allowance(Promises(ttft_s=1.0, quantile=0.99), "ttft_s"), 6)
+    0.01
+    """
+    if rule == "deadline_s" or rule in LATENCIES:
+        return 1 - promises.quantile
+    limit = limit_of(promises, rule)
+    return limit if SHARES[rule].most else 1 - limit
+
+
+def stated(promises: Promises) -> Iterable[str]:
+    """Return the promises of a class that load can break, as shares of requests that break each."""
+    rules = dict.fromkeys(("deadline_s", "ttft_s", "tpot_s", "e2e_s", *SHARES))
+    return [rule for rule in rules if getattr(promises, rule) is not None]
+
+
 def promise_table(scenario: Scenario) -> pd.DataFrame:
     """Return each promise of each class with its bound, its origin, and the samples it needs."""
-    no_promise = ("quantile", "min_samples", "origins")
+    no_promise = ("quantile", "min_samples", "window_s", "origins")
     rows = []
     for c in scenario.classes:
         for name in Promises.model_fields:

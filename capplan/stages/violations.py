@@ -15,7 +15,7 @@ from capplan.formatting import rule_words
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
 from capplan.scenario.classes import Promises
-from capplan.slo.promises import LATENCIES, ROUNDING_S, SHARES, limit_of, violating
+from capplan.slo.promises import ROUNDING_S, allowance, stated, violating
 from capplan.statistics import Estimate, batch_means, share_interval
 from capplan.verdict import Reason, checked, unknown
 
@@ -27,8 +27,6 @@ Flags = npt.NDArray[np.bool_]
 
 MOST_IDS = 20
 """Requests named as evidence of one break."""
-CAPACITY_RULES = tuple(dict.fromkeys(("deadline_s", "ttft_s", "tpot_s", "e2e_s", *SHARES)))
-"""Promises that load can break, as shares of requests that may break each."""
 STARVED = 0.5
 """Success share of the lowest class, as a part of the highest's, below which it starves; a default
 of this project."""
@@ -101,11 +99,6 @@ def margins_of(table: pd.DataFrame, scenario: Scenario) -> Iterator[Break]:
                 yield broken(own, request_class.promises, rule)
 
 
-def stated(promises: Promises) -> Iterable[str]:
-    """Return the promises of a class that load can break."""
-    return [rule for rule in CAPACITY_RULES if getattr(promises, rule) is not None]
-
-
 def broken(own: pd.DataFrame, promises: Promises, rule: str) -> Break:
     """Return how the requests of one class break one of its promises."""
     applies, violates = violating(own, promises, rule)
@@ -137,18 +130,6 @@ def _share(bad: Flags) -> Estimate:
         return found
     low, high = min(found.low, by_batch.low), max(found.high, by_batch.high)
     return replace(found, low=max(low, 0.0), high=min(high, 1.0))
-
-
-def allowance(promises: Promises, rule: str) -> float:
-    """Return the share of requests that may break a promise.
-
-    >>> round(allowance(Promises(ttft_s=1.0, quantile=0.99), "ttft_s"), 6)
-    0.01
-    """
-    if rule == "deadline_s" or rule in LATENCIES:
-        return 1 - promises.quantile
-    limit = limit_of(promises, rule)
-    return limit if SHARES[rule].most else 1 - limit
 
 
 def _used_up(violators: pd.DataFrame, allowed: float) -> float:

@@ -708,7 +708,7 @@ ELSEWHERE = {
     Promises: {
         "e2e_s", "ttft_s", "tpot_s", "quantile", "availability_fraction", "error_rate_fraction",
         "timeout_rate_fraction", "goodput_fraction", "cost_usd_per_success", "min_samples",
-        "origins",
+        "window_s", "origins",
     },
     FixedTime: {"kind"},
     LognormalTime: {"kind"},
