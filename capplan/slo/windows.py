@@ -57,8 +57,8 @@ class PromiseWindows(Displayed):
     frame: pd.DataFrame
     worst: pd.DataFrame
     """One row per class and promise: how many windows were judged and failed, over how long, and
-    the least probable one with its ``figure``: the latency at the promised quantile, or the share
-    that the promise is about."""
+    the least probable one (of equals, the busiest) with its ``figure``: the latency at the
+    promised quantile, or the share that the promise is about."""
     default: bool
     """Whether a length of the windows is the default."""
 
@@ -67,9 +67,7 @@ class PromiseWindows(Displayed):
         rows = self.worst.sort_values("failed_windows", ascending=False, kind="stable")
         shown = rows.assign(
             promise=rows["promise"].map(rule_words),
-            figure=[
-                format_value(*pair) for pair in zip(rows["figure"], rows["promise"], strict=True)
-            ],
+            figure=list(map(_figure_text, rows["figure"], rows["promise"])),
         )
         return shown.drop(columns=["run"]).rename(columns={"start_s": "worst_from_s"})
 
@@ -214,8 +212,7 @@ def _worst(frame: pd.DataFrame, tables: Sequence[pd.DataFrame], asked: Scenario)
             row |= {"failed_windows": len(failed), "broken_for_s": _covered(failed)}
             row |= {"judged_for_s": _covered(known)}
             if len(known):
-                order = known.sort_values(["chance", "broken_fraction"], ascending=[True, False])
-                one = order.iloc[0]
+                one = known.sort_values(["chance", "requests"], ascending=[True, False]).iloc[0]
                 row |= {
                     key: one[key] for key in ("run", "start_s", "length_s", "requests", "broken")
                 }
