@@ -61,4 +61,4 @@ def _parameter(text: str) -> tuple[str, str]:
     name, value = assignment(text)
     if name == "seed":
         natural(value)
-    return name, value
+    return "lose" if name == "lost" else name, value  # size takes both names, too

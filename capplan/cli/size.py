@@ -10,8 +10,10 @@ from capplan.cli.output import checked, print_assumed, print_frame, print_json, 
 from capplan.cli.parsing import add_command, natural, positive, scenario_of
 
 if TYPE_CHECKING:
-    from capplan.evidence import Inputs
     from capplan.scenario import Scenario
+
+LOSE = (0, 1)
+"""Replicas lost if ``--lose`` does not say."""
 
 
 def add(commands: Any) -> None:
@@ -21,15 +23,19 @@ def add(commands: Any) -> None:
         "size",
         "find the fewest replicas that keep the promises, also with some lost",
         _run,
-        "Every number is simulated on the same drawn requests; those that fail say why.",
+        "Every number is simulated on the same drawn requests; those that fail say why. Lost "
+        "replicas crash at the start of the busiest stretch and stay away until a replacement is "
+        "warm (stages.down_s, else the pool's lifecycle or cold_start_s). --lose 0 asks about no "
+        "loss: the row on failure is then not asked, and does not decide.",
     )
     parser.offer("scenario", "--set", "--trace", "--seed")
     parser.add_argument(
         "--lose",
+        "--lost",
         metavar="K",
         type=natural,
         action="append",
-        help="replicas lost; may be given again (0 and 1)",
+        help="replicas lost in the run; replaces the default 0 and 1; may be given again",
     )
     parser.add_argument("--pool", metavar="NAME", help="the pool to size (the primary one)")
     parser.add_argument(
@@ -50,21 +56,20 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.sizing import size
     from capplan.traffic.draw import draw
 
-    lose = sorted(set(args.lose or (0, 1)))
     traces = [draw(scenario, seed=args.seed, replication=i) for i in range(args.replications)]
     found = size(
         scenario,
-        lose=lose,
+        lose=args.lose or LOSE,
         pool=args.pool,
         seed=args.seed,
         traces=traces,
         n_max=args.most,
         jobs=args.jobs,
     )
-    inputs = _inputs(args, scenario, lose, traces)
-    document = plain({"run_id": inputs.run_id, **found.to_json(), "assumed": traces[0].notes})
+    assumed = [*traces[0].notes, *found.notes]
+    document = plain({**found.to_json(), "assumed": assumed})
     if args.out is not None:
-        store(inputs, {"points": found.frame()}, args.out, found.verdict, summary=document)
+        store(found.inputs, {"points": found.frame()}, args.out, found.verdict, summary=document)
     if args.json:
         print_json(document)
     else:
@@ -83,25 +88,7 @@ def _check(args: argparse.Namespace, scenario: Scenario) -> None:
     pools = [pool.name for pool in scenario.pools]
     if args.pool is not None and args.pool not in pools:
         raise DataError(f"one of {', '.join(pools)}", field="--pool", value=args.pool)
-    most_lost = max(args.lose or (0, 1))
+    most_lost = max(args.lose or LOSE)
     if args.most <= most_lost:
         rule = f"more than the {most_lost} that are lost"
         raise DataError(rule, field="--most", value=args.most)
-
-
-def _inputs(args: argparse.Namespace, scenario: Scenario, lose: list[int], traces: Any) -> Inputs:
-    from capplan.evidence import Inputs, TraceIdentity
-
-    asked = {
-        "lose": lose,
-        "pool": args.pool,
-        "replications": args.replications,
-        "most": args.most,
-    }
-    return Inputs(
-        kind="size",
-        scenario=scenario,
-        seed=args.seed,
-        trace=TraceIdentity.of(traces[0]),
-        asked=asked,
-    )

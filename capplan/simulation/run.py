@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.budget import resolved
 from capplan.results import RunResult
+from capplan.scenario import Scenario
 from capplan.simulation import timeline
 from capplan.simulation.attempt import Downstream
 from capplan.simulation.autoscaler import ScalingController
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from capplan.scenario import Scenario
     from capplan.traffic.trace import Trace
 
 
@@ -329,7 +329,7 @@ def _collected_at_the_end() -> Iterator[None]:
 
 
 def simulate_many(
-    scenario: Scenario,
+    scenario: Scenario | Sequence[Scenario],
     *,
     replications: int,
     seed: int = 0,
@@ -341,7 +341,7 @@ def simulate_many(
     Parameters
     ----------
     scenario
-        What is simulated.
+        What is simulated; a sequence has one for each replication.
     replications
         How many, numbered from 0.
     seed
@@ -361,7 +361,8 @@ def simulate_many(
         raise ValueError(msg)
     run = map if executor is None else executor.map
     numbers = range(replications)
-    return list(run(_replicate, repeat(scenario), traces or repeat(None), repeat(seed), numbers))
+    scenarios = repeat(scenario) if isinstance(scenario, Scenario) else scenario
+    return list(run(_replicate, scenarios, traces or repeat(None), repeat(seed), numbers))
 
 
 def _replicate(scenario: Scenario, trace: Trace | None, seed: int, replication: int) -> RunResult:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from capplan.formatting import counted, does
 from capplan.scenario.pools import Pool
-from capplan.sizing.points import Loss, Point, Rejection
+from capplan.sizing.loss import Loss
+from capplan.sizing.points import Point, Rejection
 from capplan.verdict import Outcome, Reason
 
 OWN = "own_replicas"

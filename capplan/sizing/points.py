@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from capplan.formatting import counted
 from capplan.results import outcome_counts, per_request
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
-from capplan.scenario.faults import Crash
-from capplan.scenario.files import with_values
 from capplan.scenario.pools import Pool
 from capplan.simulation import simulate_many
+from capplan.sizing.loss import Loss, Outage, broken_by, outage_of, with_loss
 from capplan.slo import judge
 from capplan.statistics import quantile
 from capplan.verdict import Reason, Verdict, worst
@@ -33,26 +33,9 @@ Flags = npt.NDArray[np.bool_]
 NOT_CAPACITY = ("cost_usd_per_success", "equal_lengths", "no_promise", "no_requests", "scope")
 """Rules that more replicas cannot mend."""
 PEAK_S = 60.0
+SERVED = ("request_class", "intended_start_s", "outcome", "good")
 LEAST = 20
 """Requests below which the load of a run is unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """Replicas that are lost: from the start, or ``at_s`` into the run (back after ``down_s``)."""
-
-    count: int
-    kind: str = "replica"
-    at_s: float | None = None
-    down_s: float | None = None
-
-    def __str__(self) -> str:
-        """Return the loss in words."""
-        if self.count == 0:
-            return "none lost"
-        when = "from the start" if self.at_s is None else f"at {self.at_s:g} s"
-        back = "" if self.down_s is None else f", back after {self.down_s:g} s"
-        return f"{self.count} lost {when}{back}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +70,8 @@ class Point:
     verdict: Verdict
     figures: pd.DataFrame
     """One row per class: offered, succeeded, good_fraction, error and timeout share, latencies."""
+    served: tuple[pd.DataFrame, ...]
+    """The pool's requests of each run: columns ``SERVED``, by intended start."""
     mean_rps: float
     """Mean rate of the pool's classes, and below that of their busiest minute."""
     peak_rps: float
@@ -94,6 +79,14 @@ class Point:
     """Share of the requests of the busiest minute that were good; NaN unknown."""
     peak_requests: int
     """How many requests that share is of, over all runs."""
+
+    def rate_rps(self, outages: Sequence[Outage]) -> float:
+        """Return the rate of the pool's requests in the parts that are judged for a loss."""
+        spans = [one.window_s for one in outages]
+        span = sum(high - low for low, high in spans)
+        starts = zip((t["intended_start_s"] for t in self.served), spans, strict=True)
+        count = sum(int(start.between(*ends).sum()) for start, ends in starts)
+        return count / span if span > 0 else math.nan
 
     @property
     def holds(self) -> bool:
@@ -165,6 +158,7 @@ class Evaluator:
     seed: int
     executor: Executor | None = None
     points: dict[tuple[int, Loss], Point] = field(default_factory=dict)
+    _outages: dict[Loss, list[Outage]] = field(default_factory=dict)
 
     def __call__(self, replicas: int, lose: Loss) -> Point | Rejection:
         """Return the point, or a rejection if no replica would be left."""
@@ -172,39 +166,55 @@ class Evaluator:
             return Rejection(
                 replicas=replicas, lose=lose, reason="no replica would be left", rule="no_replica"
             )
+        return self.point(replicas, lose)
+
+    def outages(self, lose: Loss) -> list[Outage]:
+        """Return when a loss strikes each of the runs, by their requests with none lost."""
+        if lose.count == 0:
+            return []
+        if lose not in self._outages:
+            none_lost = self.point(self.pool.replicas, Loss(count=0))
+            needed = {
+                name: self.scenario.request_class(name).promises.samples_needed()
+                for name in none_lost.classes
+            }
+            self._outages[lose] = [outage_of(own, lose, needed) for own in none_lost.served]
+        return self._outages[lose]
+
+    def point(self, replicas: int, lose: Loss) -> Point:
+        """Return the point of a number of replicas of which at least one is left."""
         key = (replicas, lose)
         if key not in self.points:
-            self.points[key] = self._shared(replicas, lose) or self._simulate(replicas, lose)
+            self.points[key] = self._simulate(replicas, lose)
         return self.points[key]
 
-    def _shared(self, replicas: int, lose: Loss) -> Point | None:
-        """Return the same service under another name: N with k lost from the start serves N - k."""
-        if lose.at_s is not None:
-            return None
-        for (n, other), point in self.points.items():
-            if other.at_s is None and n - other.count == replicas - lose.count:
-                return replace(point, replicas=replicas, lose=lose)
-        return None
-
     def _simulate(self, replicas: int, lose: Loss) -> Point:
-        scenario = with_loss(self.scenario, self.pool, replicas, lose)
+        outages = self.outages(lose)
+        times = [one.at_s for one in outages] or [0.0] * len(self.traces)
+        scenarios = [
+            with_loss(self.scenario, self.pool, replicas, lose, at_s=at_s) for at_s in times
+        ]
         runs = simulate_many(
-            scenario,
+            scenarios,
             replications=len(self.traces),
             seed=self.seed,
             traces=self.traces,
             executor=self.executor,
         )
+        scenario, verdict = scenarios[0], judge(runs)
+        if outages:
+            verdict = _with(broken_by(runs, outages), verdict)
         tables = [per_request(run) for run in runs]
-        together = pd.concat(tables, ignore_index=True)
         classes = tuple(served_by(scenario, self.pool))
-        mean, peak, good, requests = _loads([t[t["request_class"].isin(classes)] for t in tables])
+        own = [t[t["request_class"].isin(classes)] for t in tables]
+        mean, peak, good, requests = _loads(own)
         return Point(
             replicas=replicas,
             lose=lose,
             classes=classes,
-            verdict=judge(runs),
-            figures=_figures(scenario, together),
+            verdict=verdict,
+            figures=_figures(scenario, pd.concat(tables, ignore_index=True)),
+            served=tuple(t[[*SERVED]].reset_index(drop=True) for t in own),
             mean_rps=mean,
             peak_rps=peak,
             peak_good_fraction=good,
@@ -212,20 +222,12 @@ class Evaluator:
         )
 
 
-def with_loss(scenario: Scenario, pool: Pool, replicas: int, lose: Loss) -> Scenario:
-    """Return the scenario with this many replicas in a pool, and some of them lost.
-
-    The pool's autoscaler is left out: it would change the number that is asked about.
-    """
-    name = f"pools.{pool.name}.replicas"
-    fixed = {} if pool.autoscaler is None else {f"pools.{pool.name}.autoscaler": None}
-    if lose.at_s is None:
-        return with_values(scenario, {name: replicas - lose.count} | fixed)
-    changed = with_values(scenario, {name: replicas} | fixed)
-    if lose.count == 0:
-        return changed
-    crash = Crash(pool=pool.name, at_s=lose.at_s, count=lose.count, down_s=lose.down_s)
-    return with_values(changed, {"faults": (*changed.faults, crash)})
+def _with(broken: Sequence[Reason], verdict: Verdict) -> Verdict:
+    """Return the verdict with the promises that break while replicas are lost."""
+    known = {(r.rule, r.request_class) for r in verdict.reasons if r.outcome == "fail"}
+    new = [r for r in broken if (r.rule, r.request_class) not in known]
+    reasons = sorted([*new, *verdict.reasons], key=attrgetter("rank"))
+    return replace(verdict, reasons=tuple(reasons))
 
 
 def _figures(scenario: Scenario, table: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ import pandas as pd
 
 from capplan.display import Displayed
 from capplan.encoding import plain
-from capplan.formatting import listed, rule_words
+from capplan.formatting import counted, format_value, listed, rule_words
 from capplan.scenario import Scenario
+from capplan.sizing.loss import Loss, Outage, with_loss
 from capplan.sizing.own import own_sentence
-from capplan.sizing.points import Loss, Point, Rejection, with_loss
+from capplan.sizing.points import Point, Rejection
 from capplan.sizing.rules import RuleOfThumb
 from capplan.sizing.table import limit_table, unknown_rows
 from capplan.statistics import share_interval
@@ -22,6 +24,8 @@ from capplan.verdict import Verdict
 
 if TYPE_CHECKING:
     import altair as alt
+
+    from capplan.evidence import Inputs
 
 RULE_NAMES = {"erlang_c": "Erlang C", "peak_times_1.2": "peak × 1.2"}
 
@@ -35,6 +39,7 @@ class Sizing(Displayed):
     they hold. Every loss was judged on the same drawn traces.
     """
 
+    inputs: Inputs
     scenario: Scenario
     pool: str
     n_max: int
@@ -44,7 +49,16 @@ class Sizing(Displayed):
     points: tuple[Point, ...]
     capacity_table: pd.DataFrame
     failure_margin: pd.DataFrame
+    outages: Mapping[int, tuple[Outage, ...]]
+    """When each number of lost replicas crashes, in each of the runs."""
+    notes: tuple[str, ...]
+    """What the runs rest on, beside the scenario."""
     verdict: Verdict
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the sizing, which follows from its inputs."""
+        return self.inputs.run_id
 
     @property
     def replicas(self) -> dict[int, int | None]:
@@ -71,7 +85,10 @@ class Sizing(Displayed):
         return f"{text} Not known: {listed(unknown)}." if unknown else text
 
     def table(self) -> pd.DataFrame:
-        """Return what each loss takes: replicas, classes protected and shed, cost."""
+        """Return what each loss takes: replicas, classes protected and shed, cost, recovery.
+
+        *missed*: the requests around the loss that missed a promise, of all of them.
+        """
         margin = self.failure_margin
         return pd.DataFrame(
             {
@@ -80,6 +97,9 @@ class Sizing(Displayed):
                 "protected": margin["protected"].map(listed),
                 "shed": margin["shed"].map(listed),
                 "cost_usd_per_hour": margin["cost_usd_per_hour"],
+                "recovery_s": margin["recovery_s"],
+                "missed with the loss": margin["missed"].map(_missed),
+                "missed without": margin["missed_without"].map(_missed),
             }
         )
 
@@ -141,16 +161,45 @@ class Sizing(Displayed):
             rows.append((row["replicas"], row["lost"], share.value, share.low, share.high))
         return pd.DataFrame(rows, columns=["replicas", "lost", "goodput_fraction", "low", "high"])
 
-    def losing(self, lost: int, *, at_s: float) -> Scenario:
-        """Return the scenario with the number found for a loss, which happens in mid run.
+    def losing(self, lost: int) -> Scenario:
+        """Return the scenario with the number found for a loss, which strikes as it was judged.
 
-        The replicas crash at ``at_s`` and are back after the pool's cold start, or stay away if it
-        states none. If no number holds, the scenario has the most that were tried.
+        If no number holds, the scenario has the most that were tried. ValueError for a loss that
+        was not asked about.
         """
+        found = {lose.count: lose for lose in self.chosen}
+        if lost not in found:
+            msg = f"lost must be one of {listed(map(str, found))}, got {lost}"
+            raise ValueError(msg)
+        replicas = self.replicas[lost] or max(point.replicas for point in self.points)
+        at_s = self.outages[lost][0].at_s if lost else 0.0
         pool = self.scenario.pool(self.pool)
-        most = max(point.replicas for point in self.points)
-        loss = Loss(count=lost, at_s=at_s, down_s=pool.cold_start_s or None)
-        return with_loss(self.scenario, pool, self.replicas.get(lost) or most, loss)
+        return with_loss(self.scenario, pool, replicas, found[lost], at_s=at_s)
+
+    def around(self, lost: int) -> tuple[float, float]:
+        """Return a stretch of the first run that shows a loss, s: before it, in it and after it."""
+        if lost == 0:
+            return 0.0, math.inf
+        outage = self.outages[lost][0]
+        low, high = outage.window_s
+        length = min(outage.until_s - outage.at_s, high - low)
+        return max(low - length, 0.0), high + length
+
+    def moment(self, lost: int) -> str:
+        """Return in words what happened when that many replicas were lost."""
+        rows = self.failure_margin
+        [row] = rows[[lose["count"] == lost for lose in rows["lose"]]].to_dict("records")
+        if not row["missed"]:
+            return f"{counted(lost, 'replica')} lost: there is nothing to show."
+        back = "and stay away"
+        if row["down_s"] is not None:
+            back = f"for {format_value(row['down_s'], '_s')}"
+        return (
+            f"{lost} of {row['replicas'] or 'too few'} replicas crash after "
+            f"{format_value(row['at_s'][0], '_s')} {back}. Around the loss "
+            f"{_missed(row['missed'])} requests missed a promise, without it "
+            f"{_missed(row['missed_without'])}. Recovery: {format_value(row['recovery_s'], '_s')}."
+        )
 
     def frame(self) -> pd.DataFrame:
         """Return one row per number tried, loss and class: ``replicas, lost, holds`` and figures.
@@ -175,8 +224,9 @@ class Sizing(Displayed):
         return pd.concat(parts, ignore_index=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of ``size --json``, without its ``run_id``."""
+        """Return the document of ``size --json``."""
         return {
+            "run_id": self.run_id,
             "pool": self.pool,
             "replicas": plain(self.replicas),
             "own_replicas": self.scenario.pool(self.pool).replicas,
@@ -184,6 +234,7 @@ class Sizing(Displayed):
             "capacity_table": plain(self.capacity_table.to_dict("records")),
             "failure_margin": plain(self.failure_margin.to_dict("records")),
             "rules_of_thumb": [rule.to_json() for rule in self.rules],
+            "notes": list(self.notes),
             "rejected": [rejection.to_json() for rejection in self.rejected],
             "verdict": self.verdict.to_json(),
         }
@@ -203,3 +254,9 @@ class Sizing(Displayed):
         promises = [self.scenario.request_class(name).promises for name in self._served()]
         stated = [p.goodput_fraction for p in promises if p.goodput_fraction is not None]
         return max(stated, default=None)
+
+
+def _missed(by_class: Mapping[str, Mapping[str, int]]) -> str:
+    """Return how many requests missed a promise, of how many; empty if there was no loss."""
+    parts = [f"{own['missed']:,} of {own['offered']:,} {name}" for name, own in by_class.items()]
+    return listed(parts, none="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from capplan.budget import resolved
+from capplan.evidence import Inputs, TraceIdentity
 from capplan.formatting import counted, does
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
+from capplan.sizing.loss import Loss, replacement_s
 from capplan.sizing.own import own_reason
-from capplan.sizing.points import Evaluator, Loss, Point, Rejection
+from capplan.sizing.points import Evaluator, Point, Rejection
 from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row, row_reasons
@@ -34,7 +36,7 @@ COST = "cost_usd_per_success"
 def size(
     scenario: Scenario,
     *,
-    lose: int | Sequence[int] = (0, 1),
+    lose: int | Iterable[int] = (0, 1),
     at_s: float | None = None,
     down_s: float | None = None,
     pool: str | None = None,
@@ -47,11 +49,12 @@ def size(
     """Return the fewest replicas that keep every promise with some of them lost.
 
     Each number is simulated on the same drawn traces (common random numbers), so that two numbers
-    differ only in their replicas. The search doubles until a number holds, then halves; it takes
-    for granted that more replicas are never worse, and always simulates the number below the
-    one it returns. A number holds if no promise of the pool's classes is broken; what is left open
-    (too few samples, an interval that holds the limit) is in the verdict. A promise about cost
-    does not steer the search, as more replicas only make it worse.
+    differ only in their replicas. Lost replicas crash in the run. The search doubles until a number
+    holds, then halves; it takes for granted that more replicas are never worse and that a greater
+    loss never needs fewer, and always simulates the number below the one it returns. A number
+    holds if no promise of the pool's classes is broken, over the run and in the part around the
+    loss; what is left open (too few samples, an interval that holds the limit) is in the verdict.
+    A promise about cost does not steer the search, as more replicas only make it worse.
 
     Parameters
     ----------
@@ -60,9 +63,10 @@ def size(
     lose
         How many replicas are lost; one number or several.
     at_s, down_s
-        When they crash and for how long; ``at_s`` None = they are missing from the start.
+        When they crash and for how long; None = at the start of the busiest stretch of that
+        length, until a replacement is warm (:func:`capplan.sizing.loss.replacement_s`).
     pool
-        The pool that is sized; None = the primary one.
+        The pool that is sized; None = the primary one. Its autoscaler does not act.
     seed, replications
         Name the drawn traces.
     traces
@@ -77,13 +81,30 @@ def size(
     ValueError
         For counts that make no sense.
     """
-    scenario = resolved(scenario)
-    losses = _losses(lose, at_s=at_s, down_s=down_s)
+    stated_scenario, scenario = scenario, resolved(scenario)
+    target = scenario.pool(pool)
+    away_s, stated = replacement_s(scenario, target)
+    if down_s is not None:
+        away_s, stated = down_s, "down_s"
+    losses = _losses(lose, at_s=at_s, down_s=away_s)
     _check(replications=replications if traces is None else len(traces))
     drawn = list(traces or [draw(scenario, seed=seed, replication=i) for i in range(replications)])
     _check(n_max=n_max, least=losses[-1].count + 1)
     _check(jobs=jobs)
-    target = scenario.pool(pool)
+    asked = {
+        "lose": [one.count for one in losses],
+        "pool": pool,
+        "replications": len(drawn),
+        "most": n_max,
+        **{k: v for k, v in {"at_s": at_s, "down_s": down_s}.items() if v is not None},
+    }
+    inputs = Inputs(
+        kind="size",
+        scenario=stated_scenario,
+        seed=seed,
+        trace=TraceIdentity.of(drawn[0]),
+        asked=asked,
+    )
     n_max = int(min(n_max, max(most_replicas(scenario, target), losses[-1].count + 1)))
     workers = min(jobs, len(drawn))
     spawn = multiprocessing.get_context("spawn")
@@ -91,10 +112,30 @@ def size(
         evaluate = Evaluator(
             scenario=scenario, pool=target, traces=drawn, seed=seed, executor=executor
         )
-        chosen = {one: _search(evaluate, one, target.replicas, n_max) for one in losses}
-        rules = tuple(_tried(evaluate, losses, n_max, target, drawn[0]))
+        chosen = _chosen(evaluate, losses, n_max)
+        rules = tuple(_tried(evaluate, chosen, n_max))
         costs = [evaluate(p.replicas, Loss(count=0)) for p in chosen.values() if p is not None]
-        return _sizing(evaluate, n_max=n_max, chosen=chosen, rules=rules, costs=costs)
+        notes = tuple(_notes(target, losses, stated))
+        return _sizing(
+            evaluate,
+            n_max=n_max,
+            chosen=chosen,
+            rules=rules,
+            costs=costs,
+            inputs=inputs,
+            notes=notes,
+        )
+
+
+def _notes(pool: Pool, losses: Sequence[Loss], stated: str) -> Iterator[str]:
+    """Yield what the runs of a sizing rest on, beside the scenario."""
+    lossy = [one for one in losses if one.count]
+    if lossy and lossy[0].down_s is None:
+        yield f"Lost replicas of {pool.name} stay away to the end of the run ({stated} is stated)."
+    elif lossy:
+        yield f"Lost replicas of {pool.name} are back after {lossy[0].down_s:.4g} s ({stated})."
+    if pool.autoscaler is not None:
+        yield f"The autoscaler of {pool.name} does not act in these runs: each holds its number."
 
 
 def most_replicas(scenario: Scenario, pool: Pool) -> float:
@@ -109,20 +150,21 @@ def most_replicas(scenario: Scenario, pool: Pool) -> float:
 
 
 def _tried(
-    evaluate: Evaluator, losses: Sequence[Loss], n_max: int, pool: Pool, trace: Trace
+    evaluate: Evaluator, chosen: Mapping[Loss, Point | None], n_max: int
 ) -> Iterator[RuleOfThumb]:
-    """Yield the rules of thumb, each with whether its number holds in simulation."""
-    by_count = {lose.count: lose for lose in losses}
-    for rule in rules_of_thumb(evaluate.scenario, pool, trace, lose=list(by_count)):
+    """Yield the rules of thumb, each with whether the search found its number to hold."""
+    by_count = {lose.count: point for lose, point in chosen.items()}
+    rules = rules_of_thumb(evaluate.scenario, evaluate.pool, evaluate.traces[0], lose=[*by_count])
+    for rule in rules:
+        fewest = by_count[rule.lose]
         if rule.replicas is None or rule.replicas > n_max:
             yield rule
-            continue
-        found = evaluate(rule.replicas, by_count[rule.lose])
-        yield replace(rule, holds=isinstance(found, Point) and found.holds)
+        else:
+            yield replace(rule, holds=fewest is not None and rule.replicas >= fewest.replicas)
 
 
 def _losses(
-    lose: int | Sequence[int], *, at_s: float | None, down_s: float | None
+    lose: int | Iterable[int], *, at_s: float | None, down_s: float | None
 ) -> tuple[Loss, ...]:
     counts = sorted({lose} if isinstance(lose, int) else set(lose))
     if not counts or counts[0] < 0:
@@ -138,20 +180,34 @@ def _check(*, least: int = 1, **counts: int) -> None:
             raise ValueError(msg)
 
 
-def _search(evaluate: Evaluator, lose: Loss, start: int, n_max: int) -> Point | None:
-    """Return the point of the fewest replicas that hold, None if none does."""
-    least = lose.count + 1
+def _chosen(evaluate: Evaluator, losses: Sequence[Loss], n_max: int) -> dict[Loss, Point | None]:
+    """Return the point of the fewest replicas for each loss, from the smallest loss on."""
+    chosen: dict[Loss, Point | None] = {}
+    least, start = losses[0].count + 1, evaluate.pool.replicas
+    for i, lose in enumerate(losses):
+        point = _search(evaluate, lose, least=least, start=start, n_max=n_max)
+        chosen[lose] = point
+        if point is None:  # a greater loss needs at least as many
+            return chosen | dict.fromkeys(losses[i + 1 :])
+        more = losses[min(i + 1, len(losses) - 1)].count
+        least, start = max(point.replicas, more + 1), point.replicas + more - lose.count
+    return chosen
+
+
+def _search(evaluate: Evaluator, lose: Loss, *, least: int, start: int, n_max: int) -> Point | None:
+    """Return the point of the fewest replicas, at least ``least``, that hold; None if none does."""
     low, high = least - 1, min(max(start, least), n_max)
-    found = evaluate(high, lose)
-    while not (isinstance(found, Point) and found.holds):
+    gap = high - low
+    found = evaluate.point(high, lose)
+    while not found.holds:
         if high == n_max:
             return None
-        low, high = high, min(2 * high, n_max)
-        found = evaluate(high, lose)
+        low, high, gap = high, min(high + gap, n_max), 2 * gap
+        found = evaluate.point(high, lose)
     while high - low > 1:
         middle = (low + high) // 2
-        point = evaluate(middle, lose)
-        if isinstance(point, Point) and point.holds:
+        point = evaluate.point(middle, lose)
+        if point.holds:
             high, found = middle, point
         else:
             low = middle
@@ -165,21 +221,30 @@ def _sizing(
     chosen: Mapping[Loss, Point | None],
     rules: tuple[RuleOfThumb, ...],
     costs: Sequence[Point | Rejection],
+    inputs: Inputs,
+    notes: tuple[str, ...],
 ) -> Sizing:
     scenario, pool, losses = evaluate.scenario, evaluate.pool, list(chosen)
     points = tuple(evaluate.points.values())
     rejected = [p.rejection() for p in points if not p.holds and p.lose in chosen]
     rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
     normal, lossy = _tabled(evaluate, chosen)
-    margin = [margin_row(scenario, pool, one, point) for one, point in chosen.items()]
+    margin = [margin_row(evaluate, one, point) for one, point in chosen.items()]
     reasons = [_margin_reason(pool, n_max, lose, point) for lose, point in chosen.items()]
     table = capacity_table(
-        scenario, pool, normal, lossy, lost=losses[-1].count > 0, seed=evaluate.seed
+        scenario,
+        pool,
+        normal,
+        lossy,
+        lost=losses[-1].count > 0,
+        outages=evaluate.outages(losses[-1]),
+        seed=evaluate.seed,
     )
     reasons += [own_reason(evaluate(pool.replicas, one), pool, p) for one, p in chosen.items()]
     reasons += row_reasons(table)
     reasons += _left_open([p for p in chosen.values() if p is not None], costs)
     return Sizing(
+        inputs=inputs,
         scenario=scenario,
         pool=pool.name,
         n_max=n_max,
@@ -189,6 +254,8 @@ def _sizing(
         points=points,
         capacity_table=table,
         failure_margin=pd.DataFrame(margin),
+        outages={one.count: tuple(evaluate.outages(one)) for one in losses},
+        notes=notes,
         verdict=Verdict(reasons=tuple(reasons), scope=points[-1].verdict.scope),
     )
 
@@ -198,21 +265,23 @@ def _tabled(
 ) -> tuple[Point | None, Point | None]:
     """Return the points of the capacity table: with nothing lost, and with the most lost.
 
-    Both have the scenario's own replicas if these suffice, else the fewest that do.
+    Both have the same number of replicas: the scenario's own if it suffices for every loss, else
+    the fewest that do. Without a number for the most lost, those for nothing lost.
     """
-    most = max(chosen, key=lambda lose: lose.count)
-    lossy = _own_or(evaluate, chosen[most], most)
-    none_lost = Loss(count=0)
-    fewest = chosen.get(none_lost, lossy)
-    return _own_or(evaluate, fewest, none_lost), lossy if most.count else None
+    none_lost, most = Loss(count=0), max(chosen, key=lambda lose: lose.count)
+    own = evaluate.pool.replicas
+    fewest = [point.replicas for point in chosen.values() if point is not None]
+    if not fewest:
+        return None, None
+    replicas = max(fewest)
+    if own > replicas and all(_holds(evaluate(own, lose)) for lose in chosen):
+        replicas = own
+    lossy = None if chosen[most] is None else evaluate.point(replicas, most)
+    return evaluate.point(replicas, none_lost), lossy if most.count else None
 
 
-def _own_or(evaluate: Evaluator, fewest: Point | None, lose: Loss) -> Point | None:
-    """Return the point of the scenario's own replicas if it holds, else of the fewest that do."""
-    if fewest is None:
-        return None
-    own = evaluate(max(evaluate.pool.replicas, fewest.replicas), lose)
-    return own if isinstance(own, Point) and own.holds else fewest
+def _holds(found: Point | Rejection) -> bool:
+    return isinstance(found, Point) and found.holds
 
 
 def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> Reason:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -20,7 +20,8 @@ from capplan.scenario.classes import Promises
 from capplan.scenario.files import with_values
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
-from capplan.sizing.points import Loss, Point
+from capplan.sizing.loss import Loss, Outage, missed, recovery_s
+from capplan.sizing.points import Evaluator, Point
 from capplan.stages.protection import ProtectiveAction, protections
 from capplan.stages.run_load import loads_of
 from capplan.stages.stage import Stage
@@ -50,6 +51,8 @@ PROMISED = tuple(
 
 DOES_NOT_APPLY: Final = "does not apply"
 """Outcome of a row that asks for what the scenario cannot bring."""
+NOT_ASKED: Final = "not asked"
+"""Outcome of a row about a loss, if the question is about no loss; it does not decide."""
 NEXT_ACTIONS = {
     "stable load": "see the rejections: the promise that broke names its cause",
     "acceptable peak": "add replicas, or limit what the gateway admits, and run it again",
@@ -57,7 +60,7 @@ NEXT_ACTIONS = {
     "failure degradation": "add replicas, or shed classes that may be shed, and run it again",
 }
 MEASURE = {
-    "failure degradation": "ask for a loss (--lose 1), over enough requests to judge it",
+    "failure degradation": "judge the loss over more requests",
     "burst protection": "judge more or longer bursts (stages.bursts, stages.burst_s)",
 }
 
@@ -66,7 +69,7 @@ MEASURE = {
 class Limit:
     """What the runs showed about one row: its outcome, and the load it was judged at."""
 
-    outcome: Outcome | Literal["does not apply"]
+    outcome: Outcome | Literal["does not apply", "not asked"]
     evidence: str
     judged_rps: float = math.nan
 
@@ -83,12 +86,14 @@ def capacity_table(
     lossy: Point | None,
     *,
     lost: bool,
+    outages: Sequence[Outage],
     seed: int,
 ) -> pd.DataFrame:
     """Return the capacity table (columns ``COLUMNS``), one row for each of ``ROWS``.
 
     ``normal`` is a point with nothing lost, ``lossy`` the one with the most lost; None if no number
     of replicas keeps the promises, or, for ``lossy``, if no loss was asked for (``lost``).
+    ``outages`` says when it strikes in each of its runs.
     ``load_rps`` is the load that is carried, NaN unless the outcome is *pass*; ``judged_rps`` the
     load of the run that decided it.
     """
@@ -101,7 +106,7 @@ def capacity_table(
         (ROWS[0], normal, _stable(normal)),
         (ROWS[1], normal, _peak(normal, scenario)),
         (ROWS[2], normal, _burst(scenario, pool, normal, seed=seed)),
-        (ROWS[3], lossy, _degraded(lossy, asked=lost)),
+        (ROWS[3], lossy, _degraded(lossy, outages, asked=lost)),
     )
     rows = [
         {
@@ -185,8 +190,7 @@ def _peak(point: Point | None, scenario: Scenario) -> Limit:
         return Limit(outcome="unknown", evidence=f"not measured: {NONE_HOLDS}")
     if point.open:
         return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.peak_rps)
-    promises = [scenario.request_class(name).promises for name in point.classes]
-    least = min(p.goodput_fraction or p.quantile for p in promises)
+    least = min(promised_fractions(scenario, point.classes))
     share = point.peak_good_fraction
     if math.isnan(share):
         text = "not measured: unknown whether the busiest minute's requests are good"
@@ -200,6 +204,12 @@ def _peak(point: Point | None, scenario: Scenario) -> Limit:
     front = "broken" if outcome == "fail" else "too few to tell"
     text = f"{front}: {text}, asked {least:.2%}"
     return Limit(outcome=outcome, evidence=text, judged_rps=point.peak_rps)
+
+
+def promised_fractions(scenario: Scenario, names: Iterable[str]) -> list[float]:
+    """Return the share of good requests that each of these classes is promised."""
+    promises = [scenario.request_class(name).promises for name in names]
+    return [p.goodput_fraction or p.quantile for p in promises]
 
 
 def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> Limit:
@@ -251,15 +261,20 @@ def _acting(limit: ProtectiveAction) -> str:
     return f"{limit.boundary.field}{opened} acted on {counted(limit.count, 'attempt')}"
 
 
-def _degraded(point: Point | None, *, asked: bool) -> Limit:
+def _degraded(point: Point | None, outages: Sequence[Outage], *, asked: bool) -> Limit:
+    """Return the load of the part around the loss, and whether the promises are kept there."""
     if not asked:
-        return Limit(outcome="unknown", evidence="not measured: no loss was asked for")
+        return Limit(outcome=NOT_ASKED, evidence="no loss was asked for (--lose 1 asks for one)")
     if point is None:
         return Limit(outcome="fail", evidence=NONE_HOLDS)
+    rate = point.rate_rps(outages)
     if point.open:
-        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.mean_rps)
-    text = f"simulated: {_kept(point)} with {point.lose}, {_samples(point)}"
-    return Limit(outcome="pass", evidence=text, judged_rps=point.mean_rps)
+        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=rate)
+    found = missed(point.served, outages, point.classes)
+    samples = counted(sum(own["offered"] for own in found.values()), "request")
+    text = f"simulated: {_kept(point)} with {point.lose} from {outages[0].at_s:.4g} s on, "
+    text += f"{samples} around it"
+    return Limit(outcome="pass", evidence=text, judged_rps=rate)
 
 
 def _not_shown(point: Point) -> str:
@@ -321,8 +336,13 @@ def _queue(queue: Queue) -> str:
     return " and ".join(limits) or "no limit"
 
 
-def margin_row(scenario: Scenario, pool: Pool, lose: Loss, point: Point | None) -> dict[str, Any]:
-    """Return one row of the failure margin: what surviving a loss takes, and which classes pay."""
+def margin_row(evaluate: Evaluator, lose: Loss, point: Point | None) -> dict[str, Any]:
+    """Return one row of the failure margin: what surviving a loss takes, and which classes pay.
+
+    ``recovery_s``, ``missed`` (with the loss) and ``missed_without`` come from the runs of the
+    number found, with the loss and without it.
+    """
+    scenario, pool = evaluate.scenario, evaluate.pool
     names = served_by(scenario, pool)
     shown = point if point is not None and not point.open else None
     hour = sum(
@@ -333,11 +353,25 @@ def margin_row(scenario: Scenario, pool: Pool, lose: Loss, point: Point | None) 
         )
         for other in scenario.pools
     )
-    return {
+    row = {
         "lose": {"kind": lose.kind, "count": lose.count},
         "replicas": shown.replicas if shown else None,
         "protected": [n for n in names if point and n in point.kept],
         "shed": [n for n in names if not point or n not in point.kept],
         "recovery_s": 0.0 if lose.count == 0 else math.nan,
         "cost_usd_per_hour": hour if shown else math.nan,
+        "at_s": [],
+        "down_s": lose.down_s,
+        "missed": {},
+        "missed_without": {},
+    }
+    if point is None or lose.count == 0:
+        return row
+    outages, whole = evaluate.outages(lose), evaluate.point(point.replicas, Loss(count=0))
+    allowed = 1.0 - max(promised_fractions(scenario, names))
+    return row | {
+        "recovery_s": recovery_s(point.served, whole.served, outages, allowed=allowed),
+        "at_s": [one.at_s for one in outages],
+        "missed": missed(point.served, outages, names),
+        "missed_without": missed(whole.served, outages, names),
     }

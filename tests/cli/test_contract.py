@@ -197,6 +197,16 @@ def test_size_prints_the_keys_of_its_contract_and_stores_its_points(call, tmp_pa
     assert "stable load" in out
 
 
+def test_size_about_no_loss_can_pass_its_check(call):
+    law = "classes.benchmark.prompt_tokens={kind: lognormal, p50_tokens: 400, p95_tokens: 900}"
+    words = ["size", "benchmark", "--set", "requests=1500", "--set", law, "--lost", "0"]
+    words += ["--set", "classes.benchmark.promises.min_samples=100", "--most", "8", "--check"]
+    words += ["--set", "requests=6000", "--set", "stages.peak_fraction=1.01"]
+    words += ["--set", "stages.every_s=20", "--set", "stages.burst_s=5"]
+    assert call(*words, "--set", "replicas=4")[0] == 0
+    assert call(*words, "--set", "replicas=4", "--lose", "5")[0] == 1
+
+
 def test_profile_prints_the_keys_of_its_contract(call):
     code, out, _ = call("profile", "sample", "--json")
     document = json.loads(out)
