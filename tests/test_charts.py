@@ -369,6 +369,18 @@ def test_a_replica_that_has_left_has_nobody_waiting():
     assert (told[0]["value"], told[-1]["value"]) == (5.0, 3.0)
 
 
+def test_queues_of_several_pools_are_lines_of_their_own():
+    one = TIMELINE.assign(layer="scheduler_queue", replica="llm-0", value=2.0)
+    two = TIMELINE.assign(layer="scheduler_queue", replica="labelling-0", value=3.0)
+    gate = TIMELINE.assign(layer="gateway", replica="", value=1.0)
+    spec = charts.waiting_over_time(pd.concat([one, two, gate])).to_dict()
+    shown = max(spec["datasets"].values(), key=len)
+    levels = {row["queue"]: row["value"] for row in shown}
+    assert levels == {
+        "scheduler_queue of llm": 2.0, "scheduler_queue of labelling": 3.0, "gateway": 1.0,
+    }  # fmt: skip
+
+
 def test_an_infinite_tail_is_drawn_at_the_edge_and_never_as_a_number():
     spec = drawn("latency_by_load").to_dict()
     assert '"y": {"value": 4}' in json.dumps(spec)

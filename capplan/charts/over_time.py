@@ -30,6 +30,7 @@ from capplan.charts.theme import BLACK, BLUE, GREY, LIGHT_GREY, OUTCOME_COLOURS,
 from capplan.schema import OUTCOMES, TIMELINE, Column
 
 VALUE = {column.name: column for column in TIMELINE}["value"]
+QUEUE = Column("queue", "", "queue", "str")
 RULE = Column("rule", "", "rule, at its pool", "str")
 OPENS = Column("start_s", "s", "opens")
 CLOSES = Column("end_s", "s", "closes")
@@ -101,23 +102,31 @@ def promises_over_time(frame: pd.DataFrame) -> alt.LayerChart:
 
 
 def waiting_over_time(timeline: pd.DataFrame) -> alt.Chart:
-    """Return how many requests wait in each queue over time, a step line per layer.
+    """Return how many requests wait in each queue over time, a step line per queue.
 
     ``timeline`` is a run's (``time_s, layer, replica, metric, value``); its metric ``length`` is
-    summed over replicas.
+    summed over the replicas of a pool. A queue of several pools is a line for each.
     """
     need(timeline, "time_s", "layer", "replica", "metric", "value", chart="waiting_over_time")
     lengths = timeline[timeline["metric"] == "length"]
     grid_s = np.linspace(0, float(timeline["time_s"].max()), POINTS)
-    shown = (c.TIME, c.LAYER, VALUE)
+    shown = (c.TIME, QUEUE, VALUE)
     parts = [
-        pd.DataFrame({"time_s": grid_s, "layer": str(layer), "value": _total(own, grid_s)})
-        for layer, own in lengths.groupby("layer", sort=False, observed=True)
+        pd.DataFrame({"time_s": grid_s, "queue": str(queue), "value": _total(own, grid_s)})
+        for queue, own in lengths.groupby(_queues(lengths), sort=False)
     ]
     frame = checked(_together(parts, shown), shown, chart="waiting_over_time")
     up = y(VALUE, title="requests waiting")
     title = "Waiting in each queue"
-    return lines(frame, time_axis(), up, c.LAYER, shown=shown, step=True, title=title)
+    return lines(frame, time_axis(), up, QUEUE, shown=shown, step=True, title=title)
+
+
+def _queues(lengths: pd.DataFrame) -> pd.Series:
+    """Return the queue of each row: its layer, and its pool if several pools have that layer."""
+    layer, name = lengths["layer"].astype(str), lengths["replica"].astype(str)
+    pool = name.where(layer != "scheduler_queue", name.str.rpartition("-")[0])
+    several = pool.groupby(layer).transform("nunique") > 1
+    return layer.where(~several, layer + " of " + pool)
 
 
 def in_flight_over_time(requests: pd.DataFrame, *, mean: float | None = None) -> alt.LayerChart:

@@ -45,9 +45,9 @@ class StagePlan(Part):
     """The plan of the stages; None = derived from the scenario.
 
     Step n of the ramp has ``start_rps × factor^n`` requests a second for ``step_s``, at least
-    ``steady_s`` of it after the detected warm-up. A step too short for its percentiles is
-    extended, up to ``longest_s``; one that broke in its warm-up alone is repeated with a slower
-    rise, up to ``repeats`` times.
+    ``steady_s`` of it after the detected warm-up. A stage that lacks samples, or whose backlog may
+    still grow, is made longer, up to ``longest_s``; a step that broke in its warm-up alone is
+    repeated with a slower rise, up to ``repeats`` times.
     """
 
     run: tuple[StageKind, ...] = FOUR_STAGES
@@ -60,7 +60,8 @@ class StagePlan(Part):
     factor: Annotated[float, Field(gt=1, le=4)] = 1.2
     step_s: PositiveSeconds = 300.0
     steady_s: PositiveSeconds = 180.0
-    longest_s: PositiveSeconds = 1200.0
+    longest_s: PositiveSeconds = 3600.0
+    """Longest that a stage is made to have its samples, s."""
     ramp_s: Seconds = 30.0
     """Rise from the load of the step before, s."""
     most_steps: Count = 25
@@ -76,6 +77,7 @@ class StagePlan(Part):
     burst_s: PositiveSeconds = 30.0
     every_s: PositiveSeconds = 600.0
     bursts: Count = 2
+    """Least number of bursts; more follow until each class has its samples."""
     long_outputs: LongOutputs = LongOutputs()
     """Long outputs of the stage of that name."""
     fall_back_s: PositiveSeconds = 300.0
@@ -85,7 +87,7 @@ class StagePlan(Part):
     failed_pool: PoolName | None = None
     """Pool of the fault; None = the primary."""
     down_s: PositiveSeconds | None = None
-    """Length of the fault; None = the pool's cold start, else ``step_s``."""
+    """Length of the fault, s; None = the pool's cold start, else ``step_s``, or longer."""
     soak_s: PositiveSeconds = 3600.0
     wave_period_s: PositiveSeconds = 600.0
 

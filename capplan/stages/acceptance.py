@@ -151,6 +151,8 @@ class Acceptance(Findings, Displayed):
             return "No fall-back was run."
         late = format_value(back.error_rate_back_s, "_s")
         word = "It comes back" if back.converged else "**It does not come back**"
+        if back.converged and not stage.counts:
+            word = "**It is not known to come back**"
         return (
             f"{word} from {format_value(stage.highest_rps, '_rps')} to "
             f"{format_value(stage.load_rps, '_rps')}: the queues were empty after "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from capplan.formatting import counted
 from capplan.results.timelines import held_values
@@ -164,6 +165,14 @@ def served_replicas(stage: Stage, pool: Pool) -> list[str]:
     """Return the names of a pool's replicas in the timeline."""
     known = stage.run.timeline["replica"].unique()
     return [str(n) for n in known if str(n).rpartition("-")[0] == pool.name]
+
+
+def own_queues(stage: Stage, pool: Pool) -> pd.DataFrame:
+    """Return the lengths over time of the queues on the way to a pool, the gateway's included."""
+    rows = stage.run.timeline
+    names = (pool.name, *served_replicas(stage, pool))
+    here = rows["replica"].isin(names) | (rows["layer"] == "gateway")
+    return rows[(rows["metric"] == "length") & here]
 
 
 def _more(field: str, value: float, why: str) -> CrossedLimit:

@@ -15,7 +15,7 @@ from capplan.results import queue_waits
 from capplan.results.cost import served_by
 from capplan.results.requests import outcome_is
 from capplan.schema import LAYERS
-from capplan.stages.crossed_limit import CrossedLimit, crossed_limit
+from capplan.stages.crossed_limit import CrossedLimit, crossed_limit, own_queues
 from capplan.stages.stage import interval_of
 from capplan.stages.violations import Break
 from capplan.statistics import in_batches
@@ -99,7 +99,7 @@ def degradation_of(
     low, high = interval_of(kept)
     found = stage.breaks[0] if stage.breaks else None
     name = found.request_class if found else _growing(stage)
-    cause = blame(stage, found, baseline) if found else _backlog(stage)
+    cause = blame(stage, found, baseline) if found else _backlog(stage, name)
     others = [f"{b.request_class}: {b.promise}" for b in stage.breaks[1:]]
     return Degradation(
         stage=stage,
@@ -123,10 +123,10 @@ def _growing(stage: Stage) -> str:
     return stage.scenario.request_class().name
 
 
-def _backlog(stage: Stage) -> Blame:
-    """Return the queue with the most waiting at the end of the window."""
-    rows = stage.run.timeline
-    rows = rows[(rows["metric"] == "length") & (rows["time_s"] <= stage.end_s)]
+def _backlog(stage: Stage, name: str) -> Blame:
+    """Return the queue on a class's way with the most waiting at the end of the window."""
+    rows = own_queues(stage, stage.scenario.pool_of(name))
+    rows = rows[rows["time_s"] <= stage.end_s]
     if rows.empty:
         return Blame(layer="unknown", share_fraction=math.nan, reason=None)
     last = rows.groupby(["layer", "replica"], observed=True)["value"].last()

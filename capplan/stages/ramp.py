@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.stages.degradation import degradation_of, knee_of
-from capplan.stages.run_load import step
+from capplan.stages.run_load import continued, step
 from capplan.stages.stage import Stage, interval_of
 from capplan.statistics import batch_means, quantile_interval, replication_mean
 from capplan.traffic.streams import stream
@@ -87,7 +87,7 @@ class LoadRamp:
 
         NaN if no step that counts keeps them; +inf above where no step surely breaks them.
         """
-        counted = [s for s in self.steps if s.counts]
+        counted = [s for s in self.steps if s.counts_for(request_class)]
         broken = [s.load_rps for s in counted if s.breaks_any(request_class)]
         limit = min(broken, default=math.inf)
         kept = max((s.load_rps for s in counted if s.load_rps < limit), default=math.nan)
@@ -145,17 +145,19 @@ def raise_load(
 
     ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
     gap between the last kept and the first broken load is halved (by ratio) ``refine`` times. No
-    more of them follow where the client is the limit: a higher load would not be sent.
+    more of them follow where the client is the limit: a higher load would not be sent. Pools that
+    scale begin a step with the replicas that the step below ended with.
     """
     plan = scenario.stages
     steps: list[Stage] = []
     voids: list[Stage] = []
 
-    def run(load: float, before: float, name: str) -> Stage:
+    def run(load: float, before_rps: float, name: str) -> Stage:
+        below = max((s for s in steps if s.load_rps < load), key=_load, default=None)
         found, void = step(
-            scenario,
+            scenario if below is None else continued(scenario, below.run),
             load,
-            before_rps=before,
+            before_rps=before_rps,
             name=name,
             kind="ramp",
             seed=seed,
@@ -183,7 +185,11 @@ def raise_load(
 
 def in_order(steps: Sequence[Stage]) -> tuple[Stage, ...]:
     """Return stages by rising load."""
-    return tuple(sorted(steps, key=lambda s: s.load_rps))
+    return tuple(sorted(steps, key=_load))
+
+
+def _load(stage: Stage) -> float:
+    return stage.load_rps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

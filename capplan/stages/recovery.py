@@ -15,7 +15,9 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results.breakers import open_spans
 from capplan.results.segments import SERIES
-from capplan.stages.scaling import FIXED, replica_counts, scales
+from capplan.stages.crossed_limit import own_queues
+from capplan.stages.scaling import FIXED, fall_back_s, replica_counts, scales
+from capplan.stages.stage import resting_on
 from capplan.statistics import share_interval
 from capplan.verdict import Reason, checked, unknown
 
@@ -68,20 +70,21 @@ class Recovery:
 def recovery_of(stage: Stage, baseline: Stage | None) -> Recovery:
     """Return how a stage that follows an overload comes back, compared with the baseline."""
     run, begin, end = stage.run, stage.start_s, stage.end_s
-    queues = _queues_empty(run, begin, end)
+    queues = _queues_empty(stage)
     errors = errors_back(stage.table, begin, end, usual=_error_rate(baseline))
     replicas = _replicas_stable(run, begin, end)
     memory = _memory_back(run, begin, end, baseline)
     answers = _answers_back(stage, baseline)
     measured = _measures_memory(run)
     times = [queues, errors, replicas, answers] + ([memory] if measured else [])
-    reasons = (
+    found = (
         *_back_reasons(
             stage, baseline, queues=queues, errors=errors, memory=memory, answers=answers
         ),
         *_mechanisms(stage, baseline),
     )
-    settled = all(math.isfinite(t) for t in times)
+    reasons = tuple(resting_on([stage, *filter(None, [baseline])], found))
+    settled = all(t <= fall_back_s(stage.scenario) for t in times)
     return Recovery(
         queues_empty_s=queues,
         error_rate_back_s=errors,
@@ -107,10 +110,10 @@ def _back_reasons(
     answers: float,
 ) -> Iterator[Reason]:
     """Yield the rules on what must be back as before within the fall-back."""
-    span = stage.end_s - stage.start_s
+    span = fall_back_s(stage.scenario)
 
     def back(rule: str, after_s: float, what: str, action: str) -> Reason:
-        holds = math.isfinite(after_s)
+        holds = after_s <= span
         when = f"after {after_s:.3g} s" if holds else f"not within {span:.4g} s"
         evidence = f"{what}: {when}"
         return checked(
@@ -270,13 +273,16 @@ def _error_rate(baseline: Stage | None) -> float:
     return float((~baseline.table["success"].to_numpy(np.bool_)).mean())
 
 
-def _queues_empty(run: RunResult, begin: float, end: float) -> float:
-    rows = run.timeline
-    rows = rows[(rows["metric"] == "length") & rows["layer"].isin(SERIES)]
-    rows = rows[rows["time_s"].between(begin, end)]
+def _queues_empty(stage: Stage) -> float:
+    """Return when the queues on the way to each pool were empty, s; NaN if one never was."""
+    return float(np.max([_empty(own_queues(stage, p), stage) for p in stage.scenario.pools]))
+
+
+def _empty(rows: pd.DataFrame, stage: Stage) -> float:
+    rows = rows[rows["layer"].isin(SERIES) & rows["time_s"].between(stage.start_s, stage.end_s)]
     waiting = rows.groupby("time_s")["value"].sum()
     empty = waiting.index[waiting == 0]
-    return float(empty[0] - begin) if len(empty) else math.nan
+    return float(empty[0] - stage.start_s) if len(empty) else math.nan
 
 
 def errors_back(table: pd.DataFrame, begin: float, end: float, *, usual: float = 0.0) -> float:

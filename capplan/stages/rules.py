@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from capplan.formatting import counted, in_layer, rule_words
+from capplan.formatting import counted, in_layer, listed, rule_words
 from capplan.results.cost import served_by
 from capplan.slo.mechanisms import retry_amplification
 from capplan.stages.metrics import trend_reasons
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
+from capplan.stages.stage import resting_on
 from capplan.stages.violations import isolation_reasons, starvation_reasons
 from capplan.verdict import Outcome, Reason, checked, unknown
 
@@ -80,14 +81,20 @@ class Findings:
 
 def rules(found: Findings) -> Iterator[Reason]:
     """Yield the finding of every rule."""
-    yield unowned_queues(found.scenario)
-    yield from _double_queue(found)
+    scenario, within = found.scenario, found.within
+    yield unowned_queues(scenario)
     yield from _planned_load(found)
     yield from _stage_promises(found)
     yield from _ttft_over(found)
-    yield from _retries(found)
-    yield from starvation_reasons(found.scenario, found.within)
-    yield from isolation_reasons(found.scenario, found.within)
+    yield from resting_on(
+        within,
+        (
+            *_double_queue(found),
+            *_retries(found),
+            *starvation_reasons(scenario, within),
+            *isolation_reasons(scenario, within),
+        ),
+    )
     yield from _scale_out(found)
     if found.recovery is not None:
         yield from found.recovery.reasons
@@ -201,33 +208,29 @@ def _stage_promises(found: Findings) -> Iterator[Reason]:
         if kind == "fall_back":  # judged by its recovery
             continue
         firm = [b for b in stage.breaks if not _sheddable(found.scenario, b.request_class)]
-        outcome: Outcome = "fail" if firm else "pass"
-        if not firm and not _enough(stage, steady=kind != "failure"):
-            outcome = "unknown"
+        grown = [c.name for c in found.scenario.classes if not c.sheddable and stage.grows(c.name)]
+        outcome: Outcome = "fail" if firm or grown else "pass"
+        first = firm[0] if firm else None
         evidence = "no promise broken of a class that may not be shed "
         evidence += f"({counted(len(stage.table), 'request')})"
-        first = firm[0] if firm else None
         if first is not None:
             evidence = (
                 f"{first.request_class} breaks {rule_words(first.promise)} for "
                 f"{first.share.value:.2%} of its requests, {first.allowed_fraction:.2%} may "
                 f"(run {stage.run_id}, {first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
             )
-        action = "see the stage's breaks: the layer that ends them is the limit to move"
-        yield Reason(
+        elif grown:
+            evidence = f"the backlog of {listed(grown)} grows (run {stage.run_id})"
+        judged = Reason(
             rule=f"{kind}_promises",
             outcome=outcome,
             value=first.share.value if first else 0.0,
             limit=first.allowed_fraction if first else None,
             evidence=f"{stage.name}, {stage.load_rps:.3g}/s: {evidence}",
-            next_action=stage.why_not if outcome == "unknown" else action,
+            next_action="see the stage's breaks: the layer that ends them is the limit to move",
             request_class=first.request_class if first else None,
         )
-
-
-def _enough(stage: Stage, *, steady: bool) -> bool:
-    """Return whether a stage may be read; one that is no steady state needs its samples only."""
-    return stage.counts if steady else not (stage.thin or stage.client_limited)
+        yield from resting_on([stage], [judged])
 
 
 def _sheddable(scenario: Scenario, name: str) -> bool:
@@ -260,7 +263,7 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
             f"while {b.share.value:.1%} of {b.request_class} is over its TTFT; planned peak "
             f"{found.loads.peak_rps:.3g}/s"
         )
-    yield checked(
+    judged = checked(
         "throughput_up_ttft_over",
         not over,
         value=first[0].load_rps if first else math.nan,
@@ -269,6 +272,7 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
         next_action="refuse below that load: throughput never offsets a broken promise",
         request_class=first[1].request_class if first else None,
     )
+    yield from resting_on([s for s in found.within if s.kind == "ramp"], [judged])
 
 
 def _promises_ttft(scenario: Scenario) -> bool:

@@ -17,7 +17,7 @@ from capplan.stages.protection import protections
 from capplan.stages.ramp import Replications, further, knees_of, raise_load, replication_of
 from capplan.stages.recovery import recovery_of
 from capplan.stages.rules import Findings, rules, unowned_queues
-from capplan.stages.run_load import loads_of
+from capplan.stages.run_load import loads_of, settled
 from capplan.traffic.draw import draw
 from capplan.verdict import Verdict
 
@@ -90,13 +90,15 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         knees = knees_of(scenario, ramp, seed=seed)
         found = replace(found, ramp=ramp, first_degradation=point, knees=knees)
         found = replace(found, replications=_replicated(found, seed, jobs))
-    run: dict[str, Stage] = {s.kind: s for s in stage_kinds.selected(scenario, loads, seed=seed)}
+    planned = settled(scenario, loads.planned_rps, seed=seed)
+    others = stage_kinds.selected(scenario, planned, loads, seed=seed)
+    run: dict[str, Stage] = {s.kind: s for s in others}
     if "fall_back" in plan:
         stage = stage_kinds.fall_back(scenario, loads, found.ramp, seed=seed)
         run["fall_back"] = stage
         found = replace(found, recovery=recovery_of(stage, found.baseline))
     if "failure" in plan:
-        run["failure"], run["retest"] = stage_kinds.failure(scenario, loads, seed=seed)
+        run["failure"], run["retest"] = stage_kinds.failure(planned, loads, seed=seed)
     return replace(found, others=run)
 
 

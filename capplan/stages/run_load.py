@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from capplan.results import per_request
 from capplan.scenario.faults import GeneratorLimit
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
+from capplan.stages.scaling import fall_back_s, scales
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.stages.violations import margins_of
 from capplan.statistics import mser5
@@ -178,6 +179,26 @@ def run_load(
     return simulate(changed, seed=seed, replication=replication)
 
 
+def continued(scenario: Scenario, run: RunResult) -> Scenario:
+    """Return a scenario whose pools that scale begin with the replicas that a run ended with."""
+    rows = run.timeline[run.timeline["metric"] == "replicas"]
+    last = rows.groupby("replica", observed=True)["value"].last()
+    pools = [p.name for p in scenario.pools if p.is_elastic and p.name in last.index]
+    return with_values(scenario, {f"pools.{n}.replicas": max(int(last[n]), 1) for n in pools})
+
+
+def settled(scenario: Scenario, load_rps: float, *, seed: int) -> Scenario:
+    """Return a scenario that begins with the replicas that its pools hold at a load.
+
+    The load is held for a step and until what was added too much is released. Without pools that
+    scale, the scenario itself.
+    """
+    if not scales(scenario):
+        return scenario
+    held_s = scenario.stages.step_s + fall_back_s(scenario)
+    return continued(scenario, run_load(scenario, steady(load_rps), duration_s=held_s, seed=seed))
+
+
 def step(
     scenario: Scenario,
     load_rps: float,
@@ -191,7 +212,7 @@ def step(
     """Return a stage at one load, and the void tries before it.
 
     A try whose start-up alone breaks a promise is void and repeated with twice the rise. One that
-    is too short for its steady part, its percentiles or its stability gate is repeated longer.
+    does not count yet, or whose start-up leaves less than its steady part, is repeated longer.
     """
     plan = scenario.stages
     ramp_s, duration_s = plan.ramp_s, plan.step_s
@@ -207,13 +228,34 @@ def step(
                 return voids[-1], voids[:-1]
             ramp_s, duration_s = 2 * ramp_s, duration_s + ramp_s
             continue
-        missing_s = 60 * found.needs_min
-        if not settled and not found.broken:
-            missing_s = max(missing_s, plan.steady_s / 2)
-        longer_s = min(1.05 * (duration_s + missing_s), plan.longest_s)
-        if missing_s == 0 or longer_s <= duration_s or found.stationary is False:
+        unsettled_s = 0.0 if settled or found.grows() else plan.steady_s / 2
+        longer_s = lengthened(found, duration_s, plan.longest_s, missing_s=unsettled_s)
+        if longer_s <= duration_s:
             return found, voids
         duration_s = longer_s
+
+
+def lengthened(found: Stage, length_s: float, longest_s: float, *, missing_s: float = 0.0) -> float:
+    """Return how long a stage of a length must last to count, at most ``longest_s``, s.
+
+    It is ``length_s`` if nothing is missing, or if no length would help. A twentieth more than is
+    missing, because arrivals are random.
+    """
+    if not (found.counts or found.client_limited):
+        missing_s = max(missing_s, found.missing_s)
+    if missing_s == 0:
+        return length_s
+    return max(length_s, min(1.05 * (length_s + missing_s), longest_s))
+
+
+def prolonged(run: Callable[[float], Stage], length_s: float, longest_s: float) -> Stage:
+    """Return the stage that ``run`` gives for a length, made longer until it counts."""
+    while True:
+        found = run(length_s)
+        longer_s = lengthened(found, length_s, longest_s)
+        if longer_s <= length_s:
+            return found
+        length_s = longer_s
 
 
 def warmed_up(

@@ -51,6 +51,14 @@ def release_s(pool: Pool) -> float:
     return window + readings + grace
 
 
+def fall_back_s(scenario: Scenario) -> float:
+    """Return how long after an overload a service may take to come back, s.
+
+    It is the plan's ``fall_back_s``, and what pools that scale need to release what they added.
+    """
+    return scenario.stages.fall_back_s + max(map(release_s, scenario.pools))
+
+
 def replica_counts(run: RunResult) -> pd.Series:
     """Return how many replicas of all pools were in service over time; empty if not measured."""
     rows = run.timeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ class Stage:
     """A load and what it did, from ``start_s`` to ``end_s`` of its run.
 
     ``run`` is the whole run, with its warm-up set to ``start_s``; ``table`` has one row per
-    intended request of the window. ``void``: only the start-up broke a promise.
+    intended request of the window. ``void``: only the start-up broke a promise. ``steady``: its
+    load is constant, so that its backlog must be known not to grow.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Stage:
     run_id: str
     note: str = ""
     void: bool = False
+    steady: bool = True
     top_rps: float = math.nan
     """Highest load of the run, where that is not ``load_rps``: the overload before a fall-back."""
 
@@ -81,22 +83,24 @@ class Stage:
 
     @property
     def counts(self) -> bool:
-        """Return whether the stage may be read: decided, enough samples, not the client's limit.
+        """Return whether the stage may be read: it surely breaks, or has all that a pass needs.
 
-        A backlog that surely grows is decided: its stage is broken.
+        A pass needs the samples of every promise and, under a constant load, a backlog that is
+        known not to grow. What the client limited, or broke in its start-up alone, is not read.
         """
-        decided = self.stationary is not None
-        return decided and not self.thin and not self.void and not self.client_limited
+        if self.void or self.client_limited:
+            return False
+        return self.surely_breaks() or self.missing_s == 0
 
     @property
     def broken(self) -> bool:
         """Return whether a promise broke, or the backlog grows without end."""
-        return bool(self.breaks) or self.stationary is False
+        return bool(self.breaks) or self.grows()
 
     def grows(self, request_class: str | None = None) -> bool:
-        """Return whether the backlog (of a class) surely grows."""
-        if request_class is None:
-            return self.stationary is False
+        """Return whether the backlog (of a class) surely grows under a constant load."""
+        if request_class is None or not self.steady:
+            return self.steady and self.stationary is False
         return any(
             r.rule == "stability" and r.outcome == "fail" and r.request_class == request_class
             for r in self.verdict.reasons
@@ -133,17 +137,26 @@ class Stage:
         late = lag > most_lag_s(self.scenario.classes)
         return bool(achieved < ACHIEVED or late)
 
+    def counts_for(self, request_class: str) -> bool:
+        """Return whether the stage may be read for a class: another's break decides nothing."""
+        lacks = any(r.request_class == request_class for r in self.thin)
+        lacks |= self.of([request_class]).empty
+        return self.counts and (self.surely_breaks(request_class) or not lacks)
+
+    @property
+    def missing_s(self) -> float:
+        """Return how much longer it must last for its samples and its backlog's trend, s."""
+        more = [self._samples_s(r) for r in self.thin]
+        if self.steady and self.stationary is None:
+            more.append(self._longer_s())
+        return max(more, default=0.0)
+
     @property
     def needs_min(self) -> float:
         """Return how many more minutes would give the missing evidence; 0 if none is missing."""
-        if self.counts or self.void:
-            return 0.0
-        more = max((self._missing_s(r) for r in self.thin), default=0.0)
-        if self.stationary is None:
-            more = max(more, self._longer_s())
-        return max(more, 0.0) / 60
+        return 0.0 if self.counts or self.void else self.missing_s / 60
 
-    def _missing_s(self, reason: Reason) -> float:
+    def _samples_s(self, reason: Reason) -> float:
         """Return how long the samples that a promise lacks take to come, s."""
         have = len(self.of([str(reason.request_class)]))
         rate = have / (self.end_s - self.start_s)
@@ -277,6 +290,7 @@ def stage_of(
     start_s: float,
     end_s: float,
     note: str = "",
+    steady: bool = True,
 ) -> Stage:
     """Return the stage that a window of a run is."""
     whole = with_warmup(run, start_s)
@@ -294,6 +308,7 @@ def stage_of(
         ),
         run_id=inputs_of(whole).run_id,
         note=note,
+        steady=steady,
         **found,
     )
 
@@ -323,6 +338,18 @@ def windowed(run: RunResult, start_s: float, end_s: float) -> RunResult:
         requests=log[inside].reset_index(drop=True),
         duration_s=min(run.duration_s, end_s),
     )
+
+
+def resting_on(stages: Iterable[Stage], reasons: Iterable[Reason]) -> Iterator[Reason]:
+    """Yield reasons, a *pass* as *unknown* if one of the stages that it rests on does not count."""
+    lacking = next((s for s in stages if not s.counts), None)
+    for reason in reasons:
+        if lacking is None or reason.outcome != "pass":
+            yield reason
+        else:
+            why = f"{lacking.name}, {lacking.load_rps:.3g}/s: {lacking.remark}"
+            evidence = f"{reason.evidence}; it rests on a stage that does not count"
+            yield replace(reason, outcome="unknown", evidence=evidence, next_action=why)
 
 
 def interval_of(steps: Sequence[Stage], request_class: str | None = None) -> tuple[float, float]:

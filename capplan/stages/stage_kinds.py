@@ -15,12 +15,14 @@ from capplan.stages.run_load import (
     Shape,
     fault_values,
     in_sequence,
+    lengthened,
+    prolonged,
     run_load,
     steady,
     step,
     warmed_up,
 )
-from capplan.stages.scaling import release_s
+from capplan.stages.scaling import fall_back_s
 from capplan.stages.stage import Stage, judged, stage_of, windowed
 from capplan.traffic.draw import draw
 
@@ -59,6 +61,7 @@ def _load_stage(
     seed: int,
     quiet_s: float | None = None,
     steady_s: float | None = None,
+    steady: bool = True,
     perturbations: Sequence[Mapping[str, Any]] = (),
     note: str = "",
 ) -> Stage:
@@ -71,7 +74,19 @@ def _load_stage(
     steady_s = 0.8 * end_s if steady_s is None else steady_s
     start, _ = warmed_up(run, ramp_s=0.0, end_s=quiet_s, steady_s=steady_s)
     name = kind.replace("_", " ")
-    return stage_of(name, kind, load_rps, run, start_s=start, end_s=end_s, note=note)
+    return stage_of(name, kind, load_rps, run, start_s=start, end_s=end_s, note=note, steady=steady)
+
+
+def _repeated(
+    scenario: Scenario, period_s: float, stage: Callable[[int], Stage], least: int = 1
+) -> Stage:
+    """Return the stage of so many periods of a load that it counts, within the plan's longest."""
+    most = max(math.floor(scenario.stages.longest_s / period_s), least)
+    return prolonged(
+        lambda length_s: stage(math.ceil(length_s / period_s - 1e-9)),
+        least * period_s,
+        most * period_s,
+    )
 
 
 def burst(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
@@ -86,19 +101,24 @@ def burst(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
         "every_s": plan.every_s,
         "first_s": first,
     }
-    return _load_stage(
-        scenario,
-        "burst",
-        load,
-        steady(planned),
-        end_s=plan.bursts * plan.every_s,
-        seed=seed,
-        quiet_s=first,
-        steady_s=first / 2,
-        perturbations=[bursts],
-        note=f"{counted(plan.bursts, 'burst')} of {plan.burst_s:g} s to {load:.3g}/s "
-        f"over {planned:.3g}/s",
-    )
+
+    def of(count: int) -> Stage:
+        return _load_stage(
+            scenario,
+            "burst",
+            load,
+            steady(planned),
+            end_s=count * plan.every_s,
+            seed=seed,
+            quiet_s=first,
+            steady_s=first / 2,
+            steady=False,
+            perturbations=[bursts],
+            note=f"{counted(count, 'burst')} of {plan.burst_s:g} s to {load:.3g}/s "
+            f"over {planned:.3g}/s",
+        )
+
+    return _repeated(scenario, plan.every_s, of, plan.bursts)
 
 
 def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
@@ -107,79 +127,82 @@ def long_outputs(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     A request for thousands of tokens can hardly be answered in the time promised for hundreds; the
     question is whether the others still are.
     """
-    plan, planned = scenario.stages, loads.planned_rps
-    outputs = plan.long_outputs
-    samples = samples_s(loads, scenario) / (1 - outputs.fraction)
-    found = _load_stage(
-        scenario,
-        "long_outputs",
-        planned,
-        steady(planned),
-        end_s=max(plan.step_s, min(plan.longest_s, plan.ramp_s + samples)),
-        seed=seed,
-        steady_s=plan.steady_s,
-        perturbations=[outputs.model_dump()],
-    )
-    frame = found.run.trace.frame
-    short = frame.loc[frame["output_tokens"] <= outputs.above_tokens, "request_id"]
-    part = windowed(found.run, found.start_s, found.end_s)
-    log = part.requests
-    part = replace(part, requests=log[log["request_id"].isin(short)].reset_index(drop=True))
-    note = f"judged without {counted(len(frame) - len(short), 'request')} of more than "
-    return replace(found, **judged(part), note=f"{note}{outputs.above_tokens:,} tokens")
+    plan, planned, outputs = scenario.stages, loads.planned_rps, scenario.stages.long_outputs
+
+    def of(length_s: float) -> Stage:
+        found = _load_stage(
+            scenario,
+            "long_outputs",
+            planned,
+            steady(planned),
+            end_s=length_s,
+            seed=seed,
+            steady_s=plan.steady_s,
+            perturbations=[outputs.model_dump()],
+        )
+        frame = found.run.trace.frame
+        short = frame.loc[frame["output_tokens"] <= outputs.above_tokens, "request_id"]
+        part = windowed(found.run, found.start_s, found.end_s)
+        log = part.requests
+        part = replace(part, requests=log[log["request_id"].isin(short)].reset_index(drop=True))
+        note = f"judged without {counted(len(frame) - len(short), 'request')} of more than "
+        return replace(found, **judged(part), note=f"{note}{outputs.above_tokens:,} tokens")
+
+    return prolonged(of, plan.step_s, plan.longest_s)
 
 
 def fall_back(scenario: Scenario, loads: Loads, ramp: LoadRamp | None, *, seed: int) -> Stage:
     """Return an overload of half a step's length, then the baseline load; the latter is judged.
 
-    The overload is the highest load of the ramp, or that of a burst if it is higher. If replicas
-    come and go, the baseline load is held long enough for them to be released.
+    The overload is the highest load of the ramp, or that of a burst if it is higher. The baseline
+    load is held for :func:`fall_back_s`, and until it has its samples.
     """
     plan, low = scenario.stages, loads.start_rps
     top = max((s.load_rps for s in ramp.steps), default=0.0) if ramp else 0.0
     over = max(top, plan.peak_fraction * loads.peak_rps)
     held = plan.step_s / 2
-    low_s = plan.fall_back_s + max(map(release_s, scenario.pools))
-    end = held + low_s
-    shape = in_sequence((steady(over), held), (steady(low), low_s))
-    run = run_load(scenario, shape, duration_s=end, seed=seed)
-    note = f"after {held:g} s at {over:.3g}/s"
-    found = stage_of("fall back", "fall_back", low, run, start_s=held, end_s=end, note=note)
-    return replace(found, top_rps=over)
+
+    def of(low_s: float) -> Stage:
+        end = held + low_s
+        shape = in_sequence((steady(over), held), (steady(low), low_s))
+        run = run_load(scenario, shape, duration_s=end, seed=seed)
+        note = f"after {held:g} s at {over:.3g}/s"
+        return stage_of(
+            "fall back", "fall_back", low, run, start_s=held, end_s=end, note=note, steady=False
+        )
+
+    return replace(prolonged(of, fall_back_s(scenario), plan.longest_s), top_rps=over)
 
 
 def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
     """Return the planned load during a fault of the plan's kind, and the retest after it.
 
     Without ``down_s`` the fault lasts for the pool's cold start, or for longer, until each class's
-    percentiles have their samples.
+    percentiles have their samples; the retest lasts until it counts.
     """
     plan, load = scenario.stages, loads.planned_rps
-    pool = scenario.pool(plan.failed_pool)
-    at = plan.step_s / 2
-    enough = min(samples_s(loads, scenario), plan.longest_s)
-    down_s = plan.down_s or max(pool.cold_start_s or plan.step_s, enough)
-    found = failure_of(scenario, at_s=at, down_s=down_s)
-    back = found.ends_s
-    end = back + plan.fall_back_s + plan.steady_s
-    run = run_load(scenario, steady(load), duration_s=end, seed=seed, faults=[found.fault])
-    one = stage_of("failure", "failure", load, run, start_s=at, end_s=back, note=found.note)
+    at, pool = plan.step_s / 2, scenario.pool(plan.failed_pool)
     after = f"after {plan.failure.replace('_', ' ')} is over"
     if plan.failure == "crash":
         after = "after the replica's return"
-    start = back + plan.fall_back_s / 2
-    return one, stage_of("retest", "retest", load, one.run, start_s=start, end_s=end, note=after)
-
-
-def samples_s(loads: Loads, scenario: Scenario) -> float:
-    """Return how long the planned load takes to give each class's percentiles their samples, s.
-
-    A tenth more, because arrivals are random; inf for a class without requests.
-    """
-    rates = {c.name: loads.planned_rps * loads.share.get(c.name, 0.0) for c in scenario.classes}
-    needed = {c.name: c.promises.samples_needed() for c in scenario.classes}
-    times = [needed[n] / rate if rate > 0 else math.inf for n, rate in rates.items()]
-    return 1.1 * max(times)
+    down_s = plan.down_s or pool.cold_start_s or plan.step_s
+    judged_s = plan.fall_back_s / 2 + plan.steady_s
+    while True:
+        found = failure_of(scenario, at_s=at, down_s=down_s)
+        back = found.ends_s
+        start = back + plan.fall_back_s / 2
+        end = start + judged_s
+        run = run_load(scenario, steady(load), duration_s=end, seed=seed, faults=[found.fault])
+        one = stage_of(
+            "failure", "failure", load, run, start_s=at, end_s=back, note=found.note, steady=False
+        )
+        two = stage_of("retest", "retest", load, one.run, start_s=start, end_s=end, note=after)
+        longer_s = lengthened(one, back - at, plan.longest_s) if plan.down_s is None else 0.0
+        more_s = lengthened(two, judged_s, plan.longest_s)
+        lasts_longer = failure_of(scenario, at_s=at, down_s=max(down_s, longer_s)).ends_s > back
+        if more_s <= judged_s and not lasts_longer:
+            return one, two
+        down_s, judged_s = max(down_s, longer_s), more_s
 
 
 def soak(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
@@ -189,29 +212,35 @@ def soak(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
 
 
 def spike(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
-    """Return one spike to a multiple of the planned peak, out of the baseline."""
+    """Return spikes to a multiple of the planned peak, one a step's length, out of the baseline."""
     plan = scenario.stages
     peak = plan.peak_fraction * loads.peak_rps
     shape = {
         "kind": "spike",
         "base_rps": loads.start_rps,
         "peak_rps": peak,
-        "burst_s": plan.burst_s,
-        "every_s": plan.every_s,
+        "burst_s": min(plan.burst_s, plan.step_s),
+        "every_s": plan.step_s,
         "first_s": plan.step_s / 2,
     }
-    return _load_stage(scenario, "spike", peak, shape, end_s=plan.step_s, seed=seed)
+
+    def of(count: int) -> Stage:
+        end_s = count * plan.step_s
+        return _load_stage(scenario, "spike", peak, shape, end_s=end_s, seed=seed, steady=False)
+
+    return _repeated(scenario, plan.step_s, of)
 
 
 def wave(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
-    """Return two periods of a wave around the planned load."""
-    plan, load = scenario.stages, loads.planned_rps
-    shape = {
-        "kind": "wave",
-        "rate_rps": load,
-        "period_s": plan.wave_period_s,
-    }
-    return _load_stage(scenario, "wave", load, shape, end_s=2 * plan.wave_period_s, seed=seed)
+    """Return two periods or more of a wave around the planned load."""
+    period_s, load = scenario.stages.wave_period_s, loads.planned_rps
+    shape = {"kind": "wave", "rate_rps": load, "period_s": period_s}
+
+    def of(count: int) -> Stage:
+        end_s = count * period_s
+        return _load_stage(scenario, "wave", load, shape, end_s=end_s, seed=seed, steady=False)
+
+    return _repeated(scenario, period_s, of, 2)
 
 
 def replay(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
@@ -220,7 +249,7 @@ def replay(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     run = simulate(scenario, trace=trace, seed=seed)
     end = math.nextafter(float(trace.frame["arrival_s"].iloc[-1]), math.inf)
     load, start = loads.planned_rps, scenario.warmup_s
-    return stage_of("replay", "replay", load, run, start_s=start, end_s=end)
+    return stage_of("replay", "replay", load, run, start_s=start, end_s=end, steady=False)
 
 
 SELECTABLE: Mapping[str, Callable[..., Stage]] = {
@@ -233,11 +262,15 @@ SELECTABLE: Mapping[str, Callable[..., Stage]] = {
 }
 
 
-def selected(scenario: Scenario, loads: Loads, *, seed: int) -> Iterator[Stage]:
-    """Yield the plan's stages that need no other stage, in its order."""
+def selected(scenario: Scenario, planned: Scenario, loads: Loads, *, seed: int) -> Iterator[Stage]:
+    """Yield the plan's stages that need no other stage, in its order.
+
+    ``planned`` begins with the replicas of the planned load, which most of them start at.
+    """
     for kind in scenario.stages.run:
         if kind in SELECTABLE:
-            yield SELECTABLE[kind](scenario, loads, seed=seed)
+            begin = scenario if kind in ("spike", "replay") else planned
+            yield SELECTABLE[kind](begin, loads, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

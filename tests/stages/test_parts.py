@@ -9,7 +9,7 @@ import pytest
 
 from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
-from capplan.stages.degradation import blame, kneedle
+from capplan.stages.degradation import _backlog, blame, kneedle
 from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
@@ -279,3 +279,19 @@ def test_void_tries_stand_before_the_step_that_they_gave_way_to(single_server):
         voids=(at("void 2", 2.0), at("void 3", 3.0)),
     )
     assert [s.name for s in ramp.in_turn()] == ["1", "between", "void 2", "2", "void 3"]
+
+
+def test_a_growing_backlog_is_looked_for_in_the_queues_of_its_own_pool(server):
+    """The gateway and the pool hold 3 and 5; another pool's queue of 50 is not on the way."""
+    rows = pd.DataFrame(
+        {
+            "time_s": 290.0,
+            "layer": ["gateway", "service_queue", "scheduler_queue", "scheduler_queue"],
+            "replica": ["", "server", "other-0", "server-0"],
+            "metric": "length",
+            "value": [3.0, 5.0, 50.0, 0.0],
+        }
+    )
+    run = dataclasses.replace(server.run, timeline=rows)
+    found = _backlog(dataclasses.replace(server, run=run), "chat")
+    assert (found.layer, found.share_fraction) == ("service_queue", 5 / 8)
