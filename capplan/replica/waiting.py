@@ -95,7 +95,8 @@ class WaitingLine(Generic[Waiter]):
 
     def __init__(self, rank: Rank = first_come) -> None:
         self._rank = rank
-        self._tickets: dict[Waiter, int] = {}
+        self.jobs: dict[Waiter, int] = {}
+        """The waiting jobs in order of arrival, each with its ticket."""
         self._heap: list[tuple[float, int, Waiter]] = []
         self._arrivals: deque[tuple[float, int, Waiter]] = deque()
         self._next_ticket = 0
@@ -109,23 +110,23 @@ class WaitingLine(Generic[Waiter]):
         self._counts = which
 
     def _entered(self, job: Waiter, ticket: int) -> None:
-        self._tickets[job] = ticket
+        self.jobs[job] = ticket
         if self._counts is not None and self._counts(job):
             self.counted += 1
 
     def _gone(self, job: Waiter) -> None:
-        del self._tickets[job]
+        del self.jobs[job]
         if self._counts is not None and self._counts(job):
             self.counted -= 1
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self.jobs)
 
     def __contains__(self, job: object) -> bool:
-        return job in self._tickets
+        return job in self.jobs
 
     def __iter__(self) -> Iterator[Waiter]:
-        return iter(self._tickets)
+        return iter(self.jobs)
 
     def push(self, job: Waiter, now_s: float) -> None:
         """Add a job; it waits from now on."""
@@ -150,7 +151,7 @@ class WaitingLine(Generic[Waiter]):
         heap = self._heap
         while heap:
             _, ticket, job = heap[0]
-            if self._tickets.get(job) == ticket:
+            if self.jobs.get(job) == ticket:
                 return job
             heappop(heap)
         return None
@@ -160,7 +161,7 @@ class WaitingLine(Generic[Waiter]):
         heap = self._heap
         while True:
             _, ticket, job = heappop(heap)
-            if self._tickets.get(job) == ticket:
+            if self.jobs.get(job) == ticket:
                 self._gone(job)
                 return job
 
@@ -175,7 +176,7 @@ class WaitingLine(Generic[Waiter]):
 
     def remove(self, job: Waiter) -> bool:
         """Take a job out wherever it stands; False if it does not wait here."""
-        if job not in self._tickets:
+        if job not in self.jobs:
             return False
         self._gone(job)
         return True
@@ -185,15 +186,15 @@ class WaitingLine(Generic[Waiter]):
         arrivals = self._arrivals
         while arrivals:
             since_s, ticket, job = arrivals[0]
-            if self._tickets.get(job) == ticket:
+            if self.jobs.get(job) == ticket:
                 return since_s, job
             arrivals.popleft()
         return None
 
     def clear(self) -> list[Waiter]:
         """Empty the line; return its jobs in order of arrival."""
-        jobs = list(self._tickets)
-        self._tickets.clear()
+        jobs = list(self.jobs)
+        self.jobs.clear()
         self.counted = 0
         self._heap.clear()
         self._arrivals.clear()
@@ -351,7 +352,7 @@ class SharedLine(WaitingLine[Waiter]):
 
     def _next(self) -> tuple[Flow[Waiter] | None, int, Waiter] | None:
         """Return the next job with its flow (None for one put in front) and ticket."""
-        tickets, front, turns = self._tickets, self._front, self._turns
+        tickets, front, turns = self.jobs, self._front, self._turns
         while front:
             ticket, job = front[-1]
             if tickets.get(job) == ticket:

@@ -38,6 +38,10 @@ class Callers:
         Attempts that have ended, by outcome.
     retried, dropped
         Retries sent, and retries and hedges that exceeded their budget.
+    reacts
+        Whether the end of an attempt can send or cancel another in the same instant: without a
+        network time, a caller cancels the other attempts of a race, and a load generator sends on
+        the connection that is free again.
     listeners
         Called with every attempt that has ended, in this order.
     """
@@ -58,6 +62,7 @@ class Callers:
         self.in_flight = 0
         self.ended: Counter[str] = Counter()
         self.retried = self.dropped = 0
+        self.reacts = bool(hedges) and network_s == 0
         self.listeners: list[Callable[[Attempt], None]] = []
         self._source = source
         self._connections = connections
@@ -84,6 +89,7 @@ class Callers:
         if self._generator is None:
             self._generator = LoadGenerator(clock=self._clock, send=self._leave_generator)
             self.listeners.append(self._generator.ended)
+            self.reacts = self._network_s == 0
         return self._generator
 
     def start(self, gateway: GatewayHost) -> None:
@@ -95,13 +101,6 @@ class Callers:
     def pending(self) -> int:
         """Return how many requests have not ended: under way, or waiting for another try."""
         return self._clock.under_way
-
-    @property
-    def reacts(self) -> bool:
-        """Return whether the end of an attempt can send or cancel another at once."""
-        if self._hedging is not None and self._hedging.races:
-            return True
-        return self._generator is not None and self._generator.waiting > 0
 
     @property
     def all_arrived(self) -> bool:
@@ -277,7 +276,8 @@ class _Deadlines:
     """The deadlines of attempts in flight: one alarm for many, as most answers come in time.
 
     Deadlines mostly come in order, so they stand in a line whose first sets the alarm. One that
-    is earlier than the last of the line gets its own alarm.
+    is earlier than the last one gets its own alarm. Attempts that have ended leave the line, so
+    that it keeps none alive.
     """
 
     def __init__(self, give_up: Callable[[Attempt], None], *, clock: Clock) -> None:
@@ -285,14 +285,18 @@ class _Deadlines:
         self._clock = clock
         self._line: deque[tuple[float, Attempt]] = deque()
         self._armed = False
+        self._last_s = -math.inf
 
     def watch(self, attempt: Attempt, time_s: float) -> None:
         """Give an attempt up at that time, if it is still in flight."""
         line = self._line
-        if line and time_s < line[-1][0]:
+        while line and line[0][1].outcome != "in_flight":
+            line.popleft()
+        if self._armed and time_s < self._last_s:
             self._clock.at(time_s, Rank.TIMER, self._pass, attempt)
             return
         line.append((time_s, attempt))
+        self._last_s = time_s
         if not self._armed:
             self._armed = True
             self._clock.at(time_s, Rank.TIMER, self._ring, None)

@@ -44,9 +44,8 @@ class Upstream(Protocol):
     def returned(self, attempt: Attempt, failure: Failure | None) -> None:
         """Take what has passed the gateway on its way back; failure is None for an answer."""
 
-    @property
-    def reacts(self) -> bool:
-        """Return whether the end of an attempt can send or cancel another at once."""
+    reacts: bool
+    """Whether the end of an attempt can send or cancel another in the same instant."""
 
 
 class GatewayHost:
@@ -115,12 +114,8 @@ class GatewayHost:
 
     @property
     def has_waiting(self) -> bool:
-        """Return whether an attempt that ends can bring or take another in the same instant.
-
-        One may wait in the gateway's queue. Without a network time, a caller may cancel the other
-        attempts of a race, and a load generator may send on the connection that is free again.
-        """
-        return bool(self.queue.line) or (self._network_s == 0 and self._callers.reacts)
+        """Return whether an attempt that ends can bring or take another in the same instant."""
+        return bool(self.queue.line.jobs) or self._callers.reacts
 
     def gauges(self) -> Iterable[Gauge]:
         """Return what the timeline shows: name, reading, and whether it is a total."""
@@ -207,10 +202,13 @@ class GatewayHost:
             return
         attempt.gateway_in_s = self._clock.now
         attempt.place = "gateway"
-        if failure := self._refusal(attempt):
+        slots = self.slots
+        if (self.refusing or self._refusals) and (failure := self._refusal(attempt)):
             self._send_back(attempt, failure)
-        elif self.busy_workers < self._workers and self.slots.admits(
-            attempt.request.tenant, attempt.priority
+        elif (
+            self.busy_workers < self._workers
+            and slots.used < slots.most
+            and (slots.are_alike or slots.admits(attempt.request.tenant, attempt.priority))
         ):
             self._admit(attempt)
         else:
@@ -268,7 +266,10 @@ class GatewayHost:
             self._let_in()
 
     def _pass_on(self, attempt: Attempt) -> None:
-        if self._cache is not None and self._cache.lookup_s > 0 and attempt.place == "gateway":
+        if self._cache is None:
+            if attempt.place == "gateway":
+                self.pools[attempt.request.request_class].arrive(attempt)
+        elif self._cache.lookup_s > 0 and attempt.place == "gateway":
             known_s = self._clock.now + self._cache.lookup_s
             self._clock.at(known_s, Rank.ARRIVE, self._looked_up, attempt)
         else:
@@ -310,11 +311,12 @@ class GatewayHost:
 
     def _release(self, attempt: Attempt) -> None:
         self.slots.free(attempt)
-        self._let_in()
+        if self.queue.line.jobs:
+            self._let_in()
 
     def _let_in(self) -> None:
         """Admit the next, or several: one that is refused further on leaves again at once."""
-        if self._admitting or not self.queue.line:
+        if self._admitting:
             return
         self._admitting = True
         while self._admit_next() or self._reclaim():
@@ -322,10 +324,10 @@ class GatewayHost:
         self._admitting = False
 
     def _admit_next(self) -> bool:
-        if self.busy_workers >= self._workers or not self.queue.line:
+        if self.busy_workers >= self._workers or not self.queue.line.jobs:
             return False
         if self._flows is None:
-            if not self.slots.has_free:
+            if self.slots.used >= self.slots.most:
                 return False
             self._admit(self.queue.line.pop())
             return True

@@ -127,7 +127,8 @@ class ServingPool:
         self.arrived += 1
         attempt.service_queue_in_s = self._clock.now
         attempt.place = "service_queue"
-        if not self.queue.line and not self._dispatching and (candidates := self._candidates()):
+        free = not self.queue.line.jobs and not self._dispatching
+        if free and (candidates := self._candidates()):
             self._route(self._seen, candidates, attempt).submit(attempt)
         elif not self.queue.enter(attempt):
             self._gateway.failed(attempt, self.queue.full)
@@ -161,7 +162,7 @@ class ServingPool:
             return
         self._dispatching = True
         line = self.queue.line
-        while line and (candidates := self._candidates()):
+        while line.jobs and (candidates := self._candidates()):
             attempt = line.pop()
             self._route(self._seen, candidates, attempt).submit(attempt)
         self._dispatching = False
@@ -174,7 +175,7 @@ class ServingPool:
     @property
     def has_waiting(self) -> bool:
         """Return whether a request waits in the service queue or at the gateway."""
-        return bool(self.queue.line) or self._gateway.has_waiting
+        return bool(self.queue.line.jobs) or self._gateway.has_waiting
 
     def write(self) -> None:
         """Write the current state of the attempts in replicas on them."""

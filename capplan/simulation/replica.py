@@ -367,7 +367,8 @@ class Replica:
                 failure = Failure.of(endings()[reason], attempt.layer, outcome="failed")
                 self._pool.failed(attempt, failure)
         self._pool.freed()
-        self._check_empty()
+        if self.on_empty is not None:
+            self._check_empty()
 
     def _release(self, attempt: Attempt) -> None:
         attempt.is_held = False

@@ -48,6 +48,8 @@ def least_in_flight(
     replicas: Sequence[Target], candidates: Sequence[Target], attempt: Attempt
 ) -> Target:
     """Return the candidate with the fewest requests; the first of equals."""
+    if len(candidates) == 1:
+        return candidates[0]
     loads = [one.in_flight for one in candidates]
     return candidates[loads.index(min(loads))]
 

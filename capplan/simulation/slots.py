@@ -27,11 +27,12 @@ class Slots:
         self.used = 0
         self.open: dict[str, OrderedDict[Attempt, None]] = {}
         """With quotas, the attempts that hold a slot, of each tenant, the youngest last."""
-        self._most = math.inf if rules.concurrency is None else rules.concurrency
+        self.are_alike = not rules.quotas and not rules.reserves
+        """Whether any request may have any slot."""
+        self.most = math.inf if rules.concurrency is None else rules.concurrency
         self._quotas = {quota.tenant: quota for quota in rules.quotas}
         self._reserves = rules.reserves
         self._largest = max((r.concurrency for r in rules.reserves), default=0)
-        self._alike = not rules.quotas and not rules.reserves
 
     def take(self, attempt: Attempt) -> None:
         """Give an attempt a slot."""
@@ -59,19 +60,14 @@ class Slots:
         """Return whether tenants have slots of their own."""
         return bool(self._quotas)
 
-    @property
-    def has_free(self) -> bool:
-        """Return whether a slot is free."""
-        return self.used < self._most
-
     def is_own(self, tenant: str) -> bool:
         """Return whether the tenant's next slot is within its quota; without quotas, it is."""
         return not self._quotas or self.beyond(tenant) < 0
 
     def admits(self, tenant: str, priority: int) -> bool:
         """Return whether the next of a tenant and priority may have a slot now."""
-        free = self._most - self.used
-        if free < 1 or self._alike:
+        free = self.most - self.used
+        if free < 1 or self.are_alike:
             return free >= 1
         if not self._quotas:
             return free > self._reserved(priority)
@@ -114,26 +110,27 @@ class FlowLine:
         self.of_tenant: Counter[str] = Counter()
         """How many of each tenant wait."""
         self._by_priority = by_priority
-        self._since: OrderedDict[Attempt, float] = OrderedDict()
+        self.jobs: OrderedDict[Attempt, float] = OrderedDict()
+        """Those that wait, by arrival, each since when."""
         self._flows: dict[Flow, OrderedDict[Attempt, int]] = {}
         self._ticket = 0
 
     def __len__(self) -> int:
-        return len(self._since)
+        return len(self.jobs)
 
     def __iter__(self) -> Iterator[Attempt]:
-        return iter(self._since)
+        return iter(self.jobs)
 
     def push(self, attempt: Attempt, now_s: float) -> None:
         """Add an attempt."""
-        self._since[attempt] = now_s
+        self.jobs[attempt] = now_s
         self.of_tenant[attempt.request.tenant] += 1
         self._ticket += 1
         self._flows.setdefault(flow_of(attempt), OrderedDict())[attempt] = self._ticket
 
     def remove(self, attempt: Attempt) -> bool:
         """Take an attempt out; False if it does not wait here."""
-        if self._since.pop(attempt, None) is None:
+        if self.jobs.pop(attempt, None) is None:
             return False
         self.of_tenant[attempt.request.tenant] -= 1
         flow = self._flows[flow_of(attempt)]
@@ -144,7 +141,7 @@ class FlowLine:
 
     def oldest(self) -> tuple[float, Attempt] | None:
         """Return the attempt that has waited longest, with the time since when; None if empty."""
-        for attempt, since_s in self._since.items():
+        for attempt, since_s in self.jobs.items():
             return since_s, attempt
         return None
 

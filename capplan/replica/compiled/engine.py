@@ -60,7 +60,7 @@ class Timepiece(Protocol):
 def _count(name: str) -> Any:
     """Return a property: a number of the state, after the steps that have ended by now."""
     field = _FIELDS.index(name)
-    return property(lambda engine: engine.look(field), doc=f"``{name}``, see ``Batch``.")
+    return property(lambda engine: engine.numbers()[field], doc=f"``{name}``, see ``Batch``.")
 
 
 class CompiledEngine:
@@ -142,19 +142,19 @@ class CompiledEngine:
     @property
     def running(self) -> list[Job]:
         """Return the jobs that the running step holds."""
-        self._settle()
+        self.numbers()
         return [self._jobs[slot] for slot in self._running_slots()]
 
     @property
     def begun_s(self) -> float:
         """Return the length of all steps begun, s."""
-        self._settle()
+        self.numbers()
         return float(self.parts.state["begun_s"].item())
 
     @property
     def step_end_s(self) -> float:
         """Return when the running step ends, s; inf without one."""
-        self._settle()
+        self.numbers()
         return self._step_end_s
 
     @property
@@ -239,7 +239,7 @@ class CompiledEngine:
 
     def write(self) -> None:
         """Write on all jobs that are still here what has happened to them until now."""
-        self._settle()
+        self.numbers()
         for slot in self._slots.values():
             self._written(slot)
 
@@ -269,7 +269,7 @@ class CompiledEngine:
 
     def known_tokens(self, keys: NDArray[np.int64], tokens: int) -> int:
         """Return how many of the first tokens are in the prefix cache, without the last."""
-        self._settle()
+        self.numbers()
         most = (tokens - 1) // self.block_size
         return int(steps.known_blocks(self._memory, keys, most)) * self.block_size
 
@@ -291,22 +291,18 @@ class CompiledEngine:
         """Return the slots of the jobs that are here."""
         return self._slots.values()
 
-    def look(self, field: int) -> int:
-        """Return a number of the state, after the steps that have ended by now."""
-        self._settle()
-        return self._seen[field]
-
-    @property
-    def _inclusive(self) -> bool:
-        return self._clock.reached > self.rank
-
-    def _settle(self) -> None:
-        """End the steps that have ended by now."""
+    def numbers(self) -> list[int]:
+        """Return the numbers of the state, after the steps that have ended by now."""
         now_s = self._clock.now
         if self._seen_s != now_s:
             self._step_end_s = steps.settle(self._memory, now_s, self._inclusive)
             self._seen = self._numbers.tolist()
             self._seen_s = now_s if self._inclusive else math.nan
+        return self._seen
+
+    @property
+    def _inclusive(self) -> bool:
+        return self._clock.reached > self.rank
 
     def _made(self, slot: int, tick: int) -> int:
         row = self.parts.jobs[slot]
