@@ -41,6 +41,7 @@ _HOME = {
     "LoadRamp": "capplan.stages",
     "limit_table": "capplan.stages",
     "size": "capplan.sizing",
+    "decide": "capplan.decision",
 }
 
 _CALLED = {"scenario": "capplan.starter"}

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from capplan.cli.output import checked, print_assumed, print_frame, print_json, print_stored
+from capplan.cli.output import checked, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, natural, positive, scenario_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
     _check(args, scenario)
 
+    from capplan.decision import decide
     from capplan.encoding import plain
     from capplan.evidence import store
     from capplan.sizing import size
@@ -68,16 +69,17 @@ def _run(args: argparse.Namespace) -> int:
     )
     assumed = [*traces[0].notes, *found.notes]
     document = plain({**found.to_json(), "assumed": assumed})
+    decision = decide(scenario, document, assumed=assumed)
+    document["decision"] = decision.to_json()
     if args.out is not None:
         store(found.inputs, {"points": found.frame()}, args.out, found.verdict, summary=document)
     if args.json:
         print_json(document)
     else:
-        sys.stdout.write(f"{found.as_text()}\n")
+        sys.stdout.write(f"{decision.as_text()}\n{found.as_text()}\n")
         print_frame(found.limits())
         print_frame(found.rejections())
         print_frame(found.verdict.table())
-        print_assumed(document["assumed"])
         print_stored(args.out)
     return checked(document["verdict"]["outcome"], check=args.check)
 

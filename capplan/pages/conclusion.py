@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from capplan.decision import Clause, Decision, decide
 from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from capplan.verdict import Verdict
 
 CONCLUSION = "conclusion.json"
-"""Artefact of the last notebook: ``verdict`` (``outcome``, ``reasons``, ``scope``, ``defaults``),
-``parts``, ``limits`` (the capacity table), ``figures`` (``name``, ``value``, ``unit``, or a mapping
+"""Artefact of the last notebook: ``decision`` (of :mod:`capplan.decision`), ``verdict``
+(``outcome``, ``reasons``, ``scope``, ``defaults``), ``parts``,
+``limits`` (the capacity table), ``figures`` (``name``, ``value``, ``unit``, or a mapping
 of names to values), ``warnings`` and ``assumptions`` (lists of sentences). No key is required."""
 DESCRIPTION = "description"
 """Outcome of a part that describes and makes no promise."""
+DECIDED = ("load", "failure margin")
+"""Parts that clauses of the decision are about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class Conclusion(Displayed):
     """The verdict of a study, the parts and reasons that decide it, and what qualifies it."""
 
     outcome: str
+    decision: Decision | None = None
     parts: tuple[Part, ...] = ()
     reasons: tuple[Reason, ...] = ()
     """Of the simulated run of the scenario as it is."""
@@ -127,6 +132,7 @@ class Conclusion(Displayed):
     def to_json(self) -> dict[str, Any]:
         """Return the artefact that the report's first page is made from."""
         return {
+            "decision": plain(self.decision),
             "verdict": self.verdict,
             "parts": plain(self.parts),
             "limits": plain(self.limits),
@@ -164,10 +170,12 @@ def read_conclusion(run_folder: Path, *, assumed: Iterable[str] = ()) -> Conclus
     try:
         parts = [Part(**part) for part in data.get("parts") or ()]
         reasons = [_reason(reason, outcome) for reason in verdict.get("reasons") or ()]
-    except TypeError as err:
+        decision = Decision.from_json(data["decision"]) if data.get("decision") else None
+    except (TypeError, KeyError) as err:
         raise DataError(f"the fields of a conclusion ({err})", where=path) from err
     return Conclusion(
         outcome=outcome,
+        decision=decision,
         parts=tuple(parts),
         reasons=tuple(reasons),
         scope=verdict.get("scope") or {},
@@ -214,15 +222,27 @@ def conclude(
     run = Part(part="promises", outcome=verdict.outcome, finding=verdict.summary())
     parts = (*_parts(page), run)
     defaults = sorted({rule_words(reason.rule) for reason in verdict.defaults})
-    sized = page.find("capacity_table.json") or {}
+    sized = page.find("capacity_table.json")
+    decision = decide(
+        page.scenario,
+        sized,
+        page.find("stages/summary.json"),
+        assumed=notes,
+        more=[
+            Clause(clause=p.part, outcome=p.outcome, text=p.finding, evidence=p.artefact)
+            for p in parts
+            if p.outcome not in ("pass", DESCRIPTION) and p.part not in DECIDED
+        ],
+    )
     open_parts = (p for p in parts if p.outcome not in ("pass", DESCRIPTION))
     return Conclusion(
         outcome=worst(p.outcome for p in parts if p.outcome != DESCRIPTION),
+        decision=decision,
         parts=parts,
         reasons=verdict.reasons,
         scope=verdict.to_json()["scope"],
         defaults=tuple(defaults),
-        limits=tuple(sized.get("capacity_table", ())),
+        limits=tuple((sized or {}).get("capacity_table", ())),
         figures=tuple(_figures(result)),
         warnings=(
             *(f"{p.part}: {p.finding}" for p in open_parts),

@@ -37,7 +37,9 @@ def write_summary(
 ) -> Path:
     """Write the index page into a folder and return its path."""
     environment = exporter().environment
-    environment.filters.update(text=html_text, table=_table, reasons=_reasons)
+    environment.filters.update(
+        text=html_text, table=_table, reasons=_reasons, shown=lambda one: one._repr_html_()
+    )
     html: str = environment.get_template("summary.html.j2").render(
         title=report_title(inputs),
         css=style_sheet(),

@@ -45,7 +45,9 @@ def test_the_report_says_unknown_of_pages_that_have_not_run(run, tmp_path):
     assert conclusion["verdict"]["outcome"] in ("unknown", "fail", "blocked")
     outcomes = {part["part"]: part["outcome"] for part in conclusion["parts"]}
     assert outcomes["wait budget"] == outcomes["failure margin"] == "unknown"
-    assert page.told.startswith(f"**Verdict: {conclusion['verdict']['outcome']}**")
+    outcome = conclusion["decision"]["outcome"]
+    assert page.told.startswith(f"**Decision: {outcome}**")
+    assert outcome == conclusion["verdict"]["outcome"]
     assert "**Scope:**" in page.told
     assert "defaults, not promises" in page.told
 
