@@ -174,10 +174,7 @@ class _Study:
         yield self._run()
         yield self._holds()
         yield self._first_to_break()
-        lost = max(
-            (one["lose"]["count"] for one in self.sized.get("failure_margin", ())), default=0
-        )
-        yield self._limit("failure degradation", f"With {lost or 'one'} lost")
+        yield self._with_lost()
         yield self._limit("burst protection", "Burst")
         yield Clause(clause="Set", outcome=STATES, text=_setting_words(_settings(self.configured)))
         for name, found in (("sizing", self.sized), ("load stages", self.ramp)):
@@ -239,6 +236,19 @@ class _Study:
                 load = format_value(one.get("first_at_rps"), "_rps")
                 yield f"`{one['boundary']}` ({one['action']}), from {load}"
 
+    def _with_lost(self) -> Clause:
+        """Return what the largest loss does, and how long the promises take to hold again."""
+        lost: Mapping[str, Any] = max(
+            self.sized.get("failure_margin", ()), key=lambda one: one["lose"]["count"], default={}
+        )
+        count = lost.get("lose", {}).get("count") or "one"
+        found = self._limit("failure degradation", f"With {count} lost")
+        if lost.get("replicas") != self.replicas or count == "one":
+            return found
+        after = format_value(lost.get("recovery_s"), "_s")
+        shed = listed(lost.get("shed", ()), none="no class")
+        return replace(found, text=f"{found.text}; recovery: {after}, shed: {shed}")
+
     def _others(self, name: str, found: Mapping[str, Any]) -> Iterator[Clause]:
         """Yield what the verdict finds beside what the other clauses are about, in one clause."""
         open_ones = [
@@ -274,7 +284,8 @@ class _Study:
         """Return what was assumed, the sources of step times, and promises that are defaults."""
         laws = [(p.name, getattr(p.batching, "step_time", None)) for p in self.scenario.pools]
         sources = [f"`{name}` {law.kind if law else 'stated'}" for name, law in laws]
-        notes = [f"step times: {listed(sources)}", *map(_sentence, assumed)]
+        found = dict.fromkeys((*assumed, *self.sized.get("notes", ())))
+        notes = [f"step times: {listed(sources)}", *map(_sentence, found)]
         return Clause(clause="Rests on", outcome=STATES, text=". ".join(notes))
 
     def not_known(self, clauses: Iterable[Clause]) -> Clause:

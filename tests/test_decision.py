@@ -32,7 +32,10 @@ def sized(*, replicas=(2, 3), rows=(), reasons=()):
         "replicas": dict(zip(("0", "1"), replicas, strict=True)),
         "answer": "There are 3 replicas.",
         "capacity_table": list(table.values()),
-        "failure_margin": [{"lose": {"count": n}} for n in (0, 1)],
+        "failure_margin": [
+            {"lose": {"count": n}, "replicas": 3, "recovery_s": 42.0, "shed": []} for n in (0, 1)
+        ],
+        "notes": ["Lost replicas are back after 180 s."],
         "verdict": {"outcome": "pass", "reasons": found},
     }
 
@@ -70,6 +73,8 @@ def test_every_clause_of_a_passing_study_names_its_run():
     assert (first.evidence, "gateway.queue.length" in first.text) == ("broken0", True)
     assert "concurrency" not in first.text  # it did not act
     assert clause(found, "With 1 lost").evidence == "sized0"
+    assert "recovery: 42 s" in clause(found, "With 1 lost").text
+    assert "back after 180 s" in clause(found, "Rests on").text
     assert "40 of 50 requests are cut" in clause(found, "Rests on").text
     assert found.settings["pools.llm.batching.max_num_seqs"] == 64
     assert isinstance(found.settings["gateway.concurrency"], int)  # derived, as a number

@@ -248,7 +248,7 @@ def conclude(
             *(f"{p.part}: {p.finding}" for p in open_parts),
             *(f"The limit of {rule} is a default, not a promise." for rule in defaults),
         ),
-        assumptions=notes,
+        assumptions=(*notes, *(sized or {}).get("notes", ())),
     )
 
 
