@@ -48,7 +48,8 @@ def _run(args: argparse.Namespace) -> int:
             print_frame(frame)
         if found.candidate is not None:
             limit = found.candidate.limit
-            sys.stdout.write(f"next change: {limit.field} = {limit.candidate}\n")
+            change = limit.why if limit.candidate is None else f"{limit.field} = {limit.candidate}"
+            sys.stdout.write(f"next change: {change}\n")
             print_frame(reason_table(found.candidate.reasons))
         sys.stdout.write(f"verdict: {found.verdict.as_text()}")
         print_assumed(found.trace.notes)

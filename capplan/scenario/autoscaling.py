@@ -15,6 +15,7 @@ from capplan.scenario.part import (
     Fraction,
     Name,
     NonNegative,
+    Owner,
     Part,
     Positive,
     PositiveSeconds,
@@ -77,6 +78,8 @@ class ResourcePool(Part):
     """Accelerators that several pools share; an order waits until enough are free."""
 
     name: Name
+    owner: Owner = ""
+    """Keeps them ready: new replicas from an owned pool are planned, from elsewhere a hope."""
     accelerators: CountOrZero
 
 

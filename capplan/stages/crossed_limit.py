@@ -1,22 +1,35 @@
-"""The field that moves a crossed limit, and the value to try next."""
+"""The field that moves a crossed limit, and the value to try next.
+
+The field fits the promise. A TPOT breaks by what runs at once: the sequences of the batch, then the
+tokens of a step. Any other promise breaks by waiting: what refuses or holds the requests (limits,
+batch, router), then the queue that should have refused them, and only then more replicas, if their
+accelerators are planned.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from capplan.budget import allocate
 from capplan.formatting import counted
+from capplan.replica.step_time import step_time
+from capplan.results.cost import served_by
 from capplan.results.timelines import held_values
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching
+from capplan.scenario.files import with_values
+from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
+from capplan.stages.scaling import planned_supply
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capplan.scenario import Scenario
-    from capplan.scenario.autoscaling import Autoscaler
     from capplan.scenario.gateway import Gateway
     from capplan.stages.degradation import Blame
     from capplan.stages.stage import Stage
@@ -34,7 +47,13 @@ class CrossedLimit:
     field: str
     value: Any
     candidate: Any
+    """None = no value to try: nothing that can be set mends it."""
     why: str
+
+    @property
+    def is_capacity(self) -> bool:
+        """Return whether it adds replicas, in place of a limit on the requests."""
+        return self.field.endswith(("replicas", "autoscaler.metrics.0.target"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the limit as plain values."""
@@ -45,28 +64,48 @@ def crossed_limit(stage: Stage, request_class: str, found: Blame) -> CrossedLimi
     """Return the field that moves the limit a stage crossed.
 
     It is the one that the limit which ended most requests declares. Where none did, or no single
-    field moves it, it is what holds them in their layer.
+    field moves it, it is the first of the controls of the broken promise that can still move.
     """
     scenario = stage.scenario
-    if declared := _declared(scenario, found):
-        return declared
-    if found.layer == "gateway" and (held := _of_gateway(stage, scenario.gateway)):
-        return held
-    if found.layer == "network":
-        value = scenario.network.one_way_s
-        return CrossedLimit(
-            field="network.one_way_s", value=value, candidate=value / 2, why="the way is too long"
-        )
-    return _of_pool(stage, scenario.pool_of(request_class), found)
+    pool = scenario.pool_of(request_class)
+    settings = allocate(scenario).settings
+    controls = (
+        _declared(scenario, found, settings),
+        _network(scenario) if found.layer == "network" else None,
+        _of_gateway(stage, scenario.gateway) if found.layer == "gateway" else None,
+        _smaller_batch(stage, pool, settings) if found.promise == "tpot_s" else None,
+        _held_back(stage, pool, found) if found.promise != "tpot_s" else None,
+        _admission(pool, found, settings),
+        _planned(scenario, pool, capacity := _capacity(stage, pool, found)),
+        _fewer(stage, pool, found),
+        _beyond_limits(scenario, request_class, found),
+    )
+    return next(filter(None, controls), None) or replace(
+        capacity,
+        candidate=None,
+        why=f"{capacity.why}, and its limits refuse what would be late; plan more replicas: "
+        "accelerators in a resource pool with an owner",
+    )
 
 
-def _declared(scenario: Scenario, found: Blame) -> CrossedLimit | None:
+def _declared(
+    scenario: Scenario, found: Blame, settings: Mapping[str, float]
+) -> CrossedLimit | None:
+    """Return the limit that ended the requests, as far as the wait budget allows more of it."""
     for limit in scenario.limits():
         ends = (limit.layer, limit.reason) == (found.layer, found.reason)
         if ends and limit.is_set and limit.value is not None:
+            more = limit.value < settings.get(limit.moved_by, math.inf)
             why = limit.why or f"{limit.field} refuses them"
-            return _more(limit.moved_by, limit.value, why)
+            return _more(limit.moved_by, limit.value, why) if more else None
     return None
+
+
+def _network(scenario: Scenario) -> CrossedLimit:
+    value = scenario.network.one_way_s
+    return CrossedLimit(
+        field="network.one_way_s", value=value, candidate=value / 2, why="the way is too long"
+    )
 
 
 def _of_gateway(stage: Stage, gateway: Gateway) -> CrossedLimit | None:
@@ -89,8 +128,41 @@ def _all_work(stage: Stage, workers: int) -> bool:
     return bool(known.any() and worked_s >= FULL * workers * span_s)
 
 
-def _of_pool(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit:
-    """Return what keeps a pool's requests waiting: its batch, its KV, its router, its replicas."""
+def _smaller_batch(stage: Stage, pool: Pool, settings: Mapping[str, float]) -> CrossedLimit | None:
+    """Return fewer tokens a step, or fewer sequences if these alone are too slow."""
+    path, batching = f"pools.{pool.name}.batching", pool.batching
+    if not isinstance(batching, ContinuousBatching):
+        return None
+    value, stated = batching.max_num_seqs, batching.max_num_batched_tokens
+    tokens = stated
+    while tokens >= value and not _in_time(stage, pool, value, tokens - value):
+        tokens //= 2
+    if batching.chunked_prefill and value <= tokens < stated:
+        why = f"a step of up to {stated:,} tokens delays each token decoded beside its prefill"
+        field = f"{path}.max_num_batched_tokens"
+        return CrossedLimit(field=field, value=stated, candidate=tokens, why=why)
+    field, most = f"{path}.max_num_seqs", settings.get(f"{path}.max_num_seqs", value)
+    if most >= value:
+        return None
+    why = f"more than {most} sequences at once take longer a token than was promised"
+    return CrossedLimit(field=field, value=value, candidate=most, why=why)
+
+
+def _in_time(stage: Stage, pool: Pool, sequences: int, prefilled: int = 0) -> bool:
+    """Return whether a step of so many sequences and prompt tokens keeps a pool's TPOT promises."""
+    names = served_by(stage.scenario, pool)
+    promised = [stage.scenario.request_class(name).promises.tpot_s for name in names]
+    limit_s = min((limit for limit in promised if limit is not None), default=math.inf)
+    if math.isinf(limit_s) or pool.models:
+        return True
+    own = stage.of(names)
+    prompt, output = (float(own[f"{part}_tokens"].mean()) for part in ("prompt", "output"))
+    context, pairs = prompt + output / 2, prefilled * prompt / 2
+    return step_time(pool).seconds(prefilled, pairs, sequences, sequences * context) <= limit_s
+
+
+def _held_back(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit | None:
+    """Return the limit in front of replicas that could serve more: window, batch, router."""
     path, batching = f"pools.{pool.name}", pool.batching
     if found.layer == "batch_window" and isinstance(batching, DynamicBatching):
         value = batching.max_queue_delay_s
@@ -101,29 +173,91 @@ def _of_pool(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit:
     if isinstance(batching, ContinuousBatching) and found.layer in _WAITS:
         running = _level(stage, pool, "running", 0.95)
         memory = _level(stage, pool, "kv_usage_fraction", 0.95)
-        if running >= FULL * batching.max_num_seqs and not memory >= FULL:
-            why = f"replicas run {running:.0f} of {batching.max_num_seqs} sequences at once"
-            return _more(f"{path}.batching.max_num_seqs", batching.max_num_seqs, why)
+        field = f"{path}.batching.max_num_seqs"
+        why = f"replicas run {running:.0f} of {batching.max_num_seqs} sequences at once"
+        larger = _more(field, batching.max_num_seqs, why)
+        in_time = _in_time(stage, pool, larger.candidate)
+        if running >= FULL * batching.max_num_seqs and not memory >= FULL and in_time:
+            return larger
     if found.layer == "service_queue" and pool.router.max_in_flight is not None:
         held = _level(stage, pool, "in_flight", 0.95, layer="decode")
         most = pool.router.max_in_flight
         if held >= FULL * most and most < pool.places:
             why = f"the router passes {most} to a replica whose batch holds {pool.places}"
             return _more(f"{path}.router.max_in_flight", pool.router.max_in_flight, why)
-    if pool.autoscaler is not None:
-        return _scaling_limit(stage, pool, pool.autoscaler)
-    why = f"{pool.name} serves no more: its {found.layer.replace('_', ' ')} holds the time"
-    value = pool.replicas
-    return CrossedLimit(field=f"{path}.replicas", value=value, candidate=value + 1, why=why)
+    return None
 
 
-def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> CrossedLimit:
-    """Return what keeps an autoscaler from more replicas: its most of them, or when it asks."""
+def _admission(pool: Pool, found: Blame, settings: Mapping[str, float]) -> CrossedLimit | None:
+    """Return the wait budget's limit of the queue that holds the requests, if it holds more."""
+    if found.layer not in _WAITS:
+        return None
+    part, queue = _queue(pool, found.layer)
+    if queue.length == 0:
+        return None
+    for name in ("length", "wait_limit_s"):
+        value, allowed = getattr(queue, name), settings.get(f"{part}.{name}")
+        if allowed is not None and (value is None or allowed < value):
+            why = f"its {found.layer.replace('_', ' ')} holds more than can be answered in time"
+            field = f"{part}.{name}"
+            return CrossedLimit(field=field, value=value, candidate=allowed, why=why)
+    return None
+
+
+def _fewer(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit | None:
+    """Return the limit of what waits, or of what shares a replica, with less than there is."""
+    if found.layer in _WAITS and found.reason != Queue.full.reason:
+        part, queue = _queue(pool, found.layer)
+        field, value = f"{part}.length", queue.length
+        fewer, why = float(value or 0) / MORE, f"of {value} that wait the last are late"
+    elif found.layer in _SHARED:
+        field, value = f"pools.{pool.name}.router.max_in_flight", pool.router.max_in_flight
+        fewer = _level(stage, pool, "in_flight", 0.95, layer="decode")
+        why = (
+            f"more than {fewer:.0f} requests at once share a replica 5 % of the time, and are late"
+        )
+    else:
+        return None
+    if not fewer >= 1 or (value is not None and value <= fewer):
+        return None
+    return CrossedLimit(field=field, value=value, candidate=int(fewer), why=why)
+
+
+def _queue(pool: Pool, layer: str) -> tuple[str, Queue]:
+    """Return the path and the settings of a pool's queue."""
+    if layer == "service_queue":
+        return f"pools.{pool.name}.queue", pool.queue
+    return f"pools.{pool.name}.batching.scheduler", pool.batching.scheduler
+
+
+def _planned(scenario: Scenario, pool: Pool, limit: CrossedLimit) -> CrossedLimit | None:
+    """Return the limit if an owned resource pool holds the replicas that it adds."""
+    changed = with_values(scenario, {limit.field: limit.candidate})
+    return limit if planned_supply(changed, changed.pool(pool.name)) else None
+
+
+def _beyond_limits(scenario: Scenario, name: str, found: Blame) -> CrossedLimit | None:
+    """Return a promise that a request alone breaks: no limit mends it, and no replica."""
+    value = getattr(scenario.request_class(name).promises, found.promise, None)
+    if found.layer not in _SHARED or value is None:
+        return None
+    why = "a request takes too long without any wait: split its work, or promise less"
+    field = f"classes.{name}.promises.{found.promise}"
+    return CrossedLimit(field=field, value=value, candidate=None, why=why)
+
+
+def _capacity(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit:
+    """Return the field that adds replicas: how many there are, may be, or when they are wanted."""
+    path, rules = f"pools.{pool.name}", pool.autoscaler
+    if rules is None:
+        why = f"{pool.name} serves no more: its {found.layer.replace('_', ' ')} holds the time"
+        field, value = f"{path}.replicas", pool.replicas
+        return CrossedLimit(field=field, value=value, candidate=value + 1, why=why)
     rows = stage.run.timeline
     own = rows[(rows["replica"] == pool.name) & (rows["metric"] == "replicas_desired")]
     wanted, spans = held_values(own, "replicas_desired", start_s=stage.start_s, end_s=stage.end_s)
     most = float(wanted[spans > 0].max(initial=0.0))
-    path = f"pools.{pool.name}.autoscaler"
+    path += ".autoscaler"
     if most >= rules.max_replicas:
         why = f"its autoscaler may have {counted(rules.max_replicas, 'replica')} and wanted them"
         value = rules.max_replicas
@@ -135,6 +269,8 @@ def _scaling_limit(stage: Stage, pool: Pool, rules: Autoscaler) -> CrossedLimit:
 
 
 _WAITS = ("service_queue", "scheduler_queue")
+_SHARED = ("prefill", "decode")
+"""Layers in which the requests of a batch share the time of a replica."""
 
 
 def _level(

@@ -248,6 +248,8 @@ class Blame:
     share_fraction: float
     reason: str | None
     """``rate_limit``, ``queue_full``, ``wait_limit``, … where a limit ended them; None else."""
+    promise: str = ""
+    """The broken promise; empty where only a backlog grows."""
 
 
 def blame(stage: Stage, found: Break, baseline: Stage | None) -> Blame:
@@ -258,9 +260,11 @@ def blame(stage: Stage, found: Break, baseline: Stage | None) -> Blame:
     """
     attempts = last_attempts(stage.run.requests, found.violators["request_id"])
     if attempts.empty:
-        return Blame(layer="unknown", share_fraction=float("nan"), reason=None)
+        return Blame(layer="unknown", share_fraction=math.nan, reason=None, promise=found.promise)
     only_first = found.promise == "ttft_s"
     over = time_by_layer(attempts, stage.run.duration_s, to_first_token=only_first)
+    if found.promise == "tpot_s":  # no wait before the first token counts
+        over = over[["decode"]]
     usual = _usual(baseline, found.request_class, to_first_token=only_first)
     excess = over - pd.Series({layer: usual.get(layer, 0.0) for layer in SERVING})
     layer = excess.fillna(-np.inf).idxmax(axis=1).astype(object)
@@ -275,6 +279,7 @@ def blame(stage: Stage, found: Break, baseline: Stage | None) -> Blame:
         layer=top,
         share_fraction=float(counts.iloc[0] / counts.sum()),
         reason=str(reasons.index[0]) if many else None,
+        promise=found.promise,
     )
 
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
+from capplan.formatting import rule_words
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.stages.rules import amplification
 from capplan.stages.run_load import step
+from capplan.stages.scaling import readiness
 from capplan.stages.violations import broken, starves
-from capplan.statistics import quantile, quantile_interval, share_interval
-from capplan.verdict import Reason, checked, worst
+from capplan.statistics import quantile, quantile_interval
+from capplan.verdict import Reason, checked, unknown, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +61,9 @@ class Candidate:
 def run_next(scenario: Scenario, point: Degradation, *, seed: int) -> Candidate:
     """Return the load at which a promise first broke, run with the crossed limit moved."""
     limit, before = point.limit, point.stage
+    if limit.candidate is None:
+        reason = unknown("candidate_runs", f"{limit.field}: {limit.why}", next_action=limit.why)
+        return Candidate(limit=limit, before=before, after=None, reasons=(reason,))
     try:
         changed = with_values(scenario, {limit.field: limit.candidate})
         after, _ = step(
@@ -83,22 +88,26 @@ def run_next(scenario: Scenario, point: Degradation, *, seed: int) -> Candidate:
 
 def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[Reason]:
     """Yield the rules on a change: it mends, at no other's price, and not by capacity alone."""
-    mended = _share(after.table, point, scenario)
     was = point.found.share.value if point.found else math.nan
-    allowed = point.found.allowed_fraction if point.found else 0.0
+    mended = _share(after.table, point, scenario)
+    allowed = point.found.allowed_fraction if point.found else math.nan
     better = not after.broken if point.found is None else mended < was
     held = not after.broken if point.found is None else mended <= allowed
+    if point.found is None:
+        text = "no backlog grows and no promise breaks" if held else _still(after)
+    else:
+        text = f"{point.request_class} {rule_words(point.promise)}: {was:.2%} broke it, "
+        text += f"{mended:.2%}"
     yield checked(
         "promise_mended",
         held,
         value=mended,
         limit=allowed,
-        evidence=f"{point.request_class} {point.promise}: {was:.2%} broke it, {mended:.2%} after "
-        f"{point.limit.field} = {point.limit.candidate:g} (runs {point.stage.run_id}, "
-        f"{after.run_id})",
+        evidence=f"{text} after {point.limit.field} = {point.limit.candidate:g} "
+        f"(runs {point.stage.run_id}, {after.run_id})",
         next_action="move the limit further, or look at what breaks now",
     )
-    worse = list(_worse(scenario, point.stage.table, after.table))
+    worse = list(_worse(scenario, point.stage, after))
     yield checked(
         "tail_better_at_a_price",
         not (better and worse),
@@ -109,17 +118,26 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
     )
     yield _throughput_bought(scenario, point.stage, after)
     yield _linked(point, after, better=better)
-    only_capacity = point.limit.field.endswith(("replicas", "autoscaler.metrics.0.target"))
-    yield checked(
-        "more_than_new_accelerators",
-        not (only_capacity and held),
-        value=point.limit.field,
-        limit=None,
-        evidence="only more accelerators mend it: that is no protective action"
-        if only_capacity
-        else f"{point.limit.field} is a limit, not capacity",
-        next_action="beside the replicas, set the limit that refuses what they cannot serve",
-    )
+    elastic = after.scenario.pool_of(point.request_class).is_elastic
+    rests = point.limit.is_capacity and held and elastic
+    yield _capacity_is_proven(point, after, rests=rests)
+
+
+def _capacity_is_proven(point: Degradation, after: Stage, *, rests: bool) -> Reason:
+    """Return *retest* if new replicas alone mend it and too few of them became ready to tell.
+
+    Replicas are only tried where an owned resource pool holds them.
+    """
+    field = point.limit.field
+    text = f"only more replicas mend it: {field}" if rests else f"{field} is not capacity alone"
+    runs = (point.stage.run, after.run)
+    return readiness("more_than_new_accelerators", runs, text, rests=rests)
+
+
+def _still(after: Stage) -> str:
+    """Return what still breaks where a backlog grew before."""
+    rules = dict.fromkeys(f"{b.request_class} {rule_words(b.promise)}" for b in after.breaks)
+    return f"broken: {', '.join(rules)}" if rules else "the backlog still grows"
 
 
 def _throughput_bought(scenario: Scenario, before: Stage, after: Stage) -> Reason:
@@ -143,9 +161,7 @@ def _longer_tails(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame)
     for c in scenario.classes:
         for name in ("ttft_censored_s", "e2e_censored_s"):
             was, now = (
-                quantile_interval(
-                    t.loc[t["request_class"] == c.name, name].dropna(), c.promises.quantile
-                )
+                quantile_interval(t.loc[t["request_class"] == c.name, name], c.promises.quantile)
                 for t in (before, after)
             )
             if now.low > was.high:
@@ -189,22 +205,26 @@ def _share(table: pd.DataFrame, point: Degradation, scenario: Scenario) -> float
     return broken(own, promises, point.promise).share.value
 
 
-def _worse(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
-    """Yield what surely got worse: errors, retries, the starvation of a class."""
-    for outcome in ("rejected", "failed", "timed_out"):
-        was = float((before["outcome"] == outcome).mean())
-        now = share_interval(int((after["outcome"] == outcome).sum()), len(after))
-        if now.low > was:
-            yield f"{outcome}: {was:.2%} to {now.value:.2%}"
-    was, now_retries = amplification(before), amplification(after)
-    if now_retries > 1.01 * was:
-        yield f"attempts a request: {was:.3f} to {now_retries:.3f}"
-    yield from _starving(scenario, before, after)
+def _worse(scenario: Scenario, before: Stage, after: Stage) -> Iterator[str]:
+    """Yield what surely got worse: promises, retries, the starvation of a class, medians.
+
+    A refusal in place of a late answer is no price: a class pays if fewer of its requests keep one
+    of its promises.
+    """
+    usual = {(m.request_class, m.promise): m.share for m in before.margins}
+    for m in after.margins:
+        was = usual.get((m.request_class, m.promise))
+        if was is None or m.share.low <= was.value:
+            continue
+        if not scenario.request_class(m.request_class).sheddable:
+            what = f"{m.request_class} {rule_words(m.promise)}"
+            yield f"{what}: {was.value:.2%} broke it, {m.share.value:.2%} now"
+    retried, now_retried = amplification(before.table), amplification(after.table)
+    if now_retried > 1.01 * retried:
+        yield f"attempts a request: {retried:.3f} to {now_retried:.3f}"
+    yield from _starving(scenario, before.table, after.table)
     for name in (c.name for c in scenario.classes):
-        tails = [
-            quantile(t.loc[t["request_class"] == name, "e2e_censored_s"], 0.5)
-            for t in (before, after)
-        ]
+        tails = [quantile(s.of([name])["e2e_censored_s"], 0.5) for s in (before, after)]
         if tails[1] > 1.2 * tails[0]:
             yield f"median E2E of {name}: {tails[0]:.3g} to {tails[1]:.3g} s"
 

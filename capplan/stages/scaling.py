@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -102,48 +102,69 @@ def finding_reasons(stages: Sequence[Stage]) -> Iterator[Reason]:
             )
 
 
+def planned_supply(scenario: Scenario, pool: Pool) -> str | None:
+    """Return the owned resource pool that holds the most replicas of a pool; None without one.
+
+    It must hold those of the pools that share it, each at its own most.
+    """
+    shared = next((r for r in scenario.resource_pools if r.name == pool.resource_pool), None)
+    if shared is None or not shared.owner:
+        return None
+    own = [p for p in scenario.pools if p.resource_pool == shared.name]
+    needed = sum(p.most_replicas * p.accelerators_per_replica for p in own)
+    return shared.name if needed <= shared.accelerators else None
+
+
+def readiness(rule: str, runs: Iterable[RunResult], evidence: str, *, rests: bool) -> Reason:
+    """Return *retest* if something rests on replicas of which too few became ready in the runs."""
+    total = float(np.nansum([added(run) for run in runs]))
+    few = rests and total < READINESS_SAMPLES
+    return Reason(
+        rule=rule,
+        outcome="retest" if few else "pass",
+        value=total,
+        limit=READINESS_SAMPLES,
+        evidence=f"{evidence}; {counted(total, 'replica')} became ready in all stages",
+        next_action="repeat exactly the scale-out until enough replicas became ready",
+        origin="default",
+    )
+
+
 def scaling_reasons(stage: Stage, recovery: Recovery, every: Sequence[Stage]) -> Iterator[Reason]:
     """Yield what a recovery after an overload owes to replicas that were added.
 
     ``stage`` is the overload and its fall-back, ``every`` the stages whose scale-outs count as
-    samples. No rule applies to a scenario whose replicas are fixed.
+    samples. No rule applies to a scenario whose replicas are fixed. A recovery by new replicas
+    alone fails, unless an owned resource pool holds their accelerators.
     """
-    if not scales(stage.scenario):
+    scenario = stage.scenario
+    if not scales(scenario):
         return
     came = added(stage.run)
     if np.isnan(came):
         for rule in ("recovery_by_scale_out", "protective_action"):
             yield unknown(rule, "the timeline has no number of replicas")
         return
-    acted = [p for p in protections(stage.scenario, [stage]) if p.acted]
+    acted = [p for p in protections(scenario, [stage]) if p.acted]
     limits = [p.boundary.field for p in acted if p.boundary.layer != "caller"]
     rests = came > 0 and recovery.converged and not limits
-    yield _samples(stage, every, came=came, rests=rests)
+    text = f"{counted(came, 'replica')} became ready in the overload and after it; the recovery "
+    text += "rests on them alone" if rests else "has other reasons"
+    runs = {s.run_id: s.run for s in (*every, stage)}
+    yield readiness("recovery_by_scale_out", runs.values(), text, rests=rests)
+    supplies = [planned_supply(scenario, p) for p in scenario.pools if p.is_elastic]
+    planned = bool(supplies) and None not in supplies
     evidence = f"acted in the overload: {', '.join(limits) or 'nothing'}; "
     evidence += f"{counted(came, 'replica')} came"
-    if rests:
+    if rests and planned:
+        evidence = f"it recovers by replicas that {', '.join(filter(None, supplies))} holds"
+    elif rests:
         evidence = "it recovers by new accelerators alone: that is no protective action"
     yield checked(
         "protective_action",
-        not rests,
+        planned or not rests,
         value=len(limits),
         evidence=evidence,
-        next_action="set the limit that refuses what the running replicas cannot serve",
-    )
-
-
-def _samples(stage: Stage, every: Sequence[Stage], *, came: float, rests: bool) -> Reason:
-    runs = {s.run_id: s.run for s in (*every, stage)}
-    total = float(np.nansum([added(run) for run in runs.values()]))
-    few = rests and total < READINESS_SAMPLES
-    return Reason(
-        rule="recovery_by_scale_out",
-        outcome="retest" if few else "pass",
-        value=total,
-        limit=READINESS_SAMPLES,
-        evidence=f"{counted(came, 'replica')} became ready in the overload and after it, "
-        f"{total:g} in all stages; the recovery "
-        f"{'rests on them alone' if rests else 'has other reasons'}",
-        next_action="repeat exactly the scale-out until enough replicas became ready",
-        origin="default",
+        next_action="set the limit that refuses what the running replicas cannot serve, or agree "
+        "on a resource pool, with an owner, that holds the new ones",
     )

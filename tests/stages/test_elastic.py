@@ -1,11 +1,14 @@
 """An acceptance of a pool that scales: what its recovery rests on."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from capplan.scenario.files import with_values
 from capplan.stages import run_stages
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import blame
+from capplan.stages.next_change import run_next
 from capplan.stages.run_load import run_load
 from capplan.stages.scaling import added, release_s
 from capplan.stages.stage import stage_of
@@ -73,20 +76,71 @@ def test_a_target_that_no_replica_can_exceed_is_a_finding_of_the_acceptance(sing
     assert reason.next_action.startswith("pools.server.autoscaler.metrics.0.target")
 
 
+OWNED = [{"name": "rack", "accelerators": 9, "owner": "platform"}]
+SHORT = {"queue": {"length": 0}, "resource_pool": "rack"}
+
+
 @pytest.mark.parametrize(
     ("most", "field"),
     [(2, "pools.server.autoscaler.max_replicas"), (9, "pools.server.autoscaler.metrics.0.target")],
 )
-def test_the_limit_of_a_pool_that_scales_is_its_most_replicas_or_when_it_asks(
-    single_server, most, field
-):
+def test_planned_capacity_is_the_most_replicas_or_when_they_are_wanted(single_server, most, field):
     """Above 10/s one replica is too few; two serve 14/s, but five are not there in time for 40."""
     load = 22.0 if most == 2 else 40.0
-    scenario = single_server(pool=scaling(max_replicas=most))
-    shape = {"kind": "steady", "rate_rps": load}
-    run = run_load(scenario, shape, duration_s=60.0, seed=1)
-    stage = stage_of("x", "ramp", load, run, start_s=20.0, end_s=60.0)
-    limit = crossed_limit(stage, "chat", blame(stage, stage.breaks[0], None))
+    scenario = single_server(pool=scaling(max_replicas=most) | SHORT, resource_pools=OWNED)
+    limit = crossed_limit(*overloaded(scenario, load))
     assert limit.field == field
     changed = with_values(scenario, {limit.field: limit.candidate})
     assert changed.pools[0].autoscaler != scenario.pools[0].autoscaler
+
+
+@pytest.mark.parametrize(
+    ("queue", "resource_pools", "field"),
+    [
+        ({}, OWNED, "pools.server.queue.length"),
+        ({"length": 0}, OWNED, "pools.server.autoscaler.max_replicas"),
+        ({"length": 50}, [OWNED[0] | {"owner": ""}], "pools.server.queue.length"),
+        ({"length": 50}, [OWNED[0] | {"accelerators": 2}], "pools.server.queue.length"),
+    ],
+)
+def test_requests_are_refused_before_replicas_are_added(
+    single_server, queue, resource_pools, field
+):
+    """New replicas are named only if an owned resource pool holds them."""
+    pool = scaling(max_replicas=2, queue=queue) | {"resource_pool": "rack"}
+    scenario = single_server(pool=pool, resource_pools=resource_pools)
+    assert crossed_limit(*overloaded(scenario, 22.0)).field == field
+
+
+def overloaded(scenario, load):
+    """Return a stage at a load, the class that breaks, and what is to blame."""
+    shape = {"kind": "steady", "rate_rps": load}
+    run = run_load(scenario, shape, duration_s=60.0, seed=1)
+    stage = stage_of("x", "ramp", load, run, start_s=20.0, end_s=60.0)
+    return stage, "chat", blame(stage, stage.breaks[0], None)
+
+
+@pytest.mark.parametrize(("owner", "outcome"), [("platform", "pass"), ("", "fail")])
+def test_a_recovery_by_planned_replicas_is_retested_and_by_others_fails(
+    single_server, owner, outcome
+):
+    rack = {"name": "rack", "accelerators": 4, "owner": owner}
+    pool = scaling() | {"resource_pool": "rack"}
+    found = run_stages(single_server(pool=pool, plan=FALL, resource_pools=[rack]), seed=1)
+    rules = {r.rule: r.outcome for r in found.verdict.reasons}
+    assert rules["recovery_by_scale_out"] == "retest"
+    assert rules["protective_action"] == outcome
+
+
+@pytest.mark.parametrize(("owner", "outcome"), [("platform", "retest"), ("", "unknown")])
+def test_replicas_are_tried_only_where_they_are_planned(single_server, owner, outcome):
+    rack = [OWNED[0] | {"owner": owner}]
+    pool = scaling(max_replicas=2) | SHORT
+    scenario = single_server(pool=pool, resource_pools=rack)
+    stage, name, cause = overloaded(scenario, 22.0)
+    limit = crossed_limit(stage, name, cause)
+    assert limit.field == "pools.server.autoscaler.max_replicas"
+    point = SimpleNamespace(
+        limit=limit, stage=stage, request_class=name, promise="e2e_s", found=stage.breaks[0]
+    )
+    assert run_next(scenario, point, seed=1).outcome == outcome

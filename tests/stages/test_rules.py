@@ -15,7 +15,7 @@ from capplan.stages.rules import Findings, not_applicable, rules
 from capplan.stages.run_load import run_load
 from capplan.stages.scaling import READINESS_SAMPLES, added, scaling_reasons
 from capplan.stages.stage import stage_of
-from capplan.stages.violations import broken
+from capplan.stages.violations import broken, margins_of
 
 
 @pytest.fixture(name="fallen", scope="module")
@@ -124,7 +124,8 @@ def changed(stage, *, rate=5.0, seconds=0.0, lost=0, **fields):
         table.loc[some, "outcome"] = "timed_out"
         table.loc[some, "success"] = False
         table.loc[some, ["e2e_censored_s", "ttft_censored_s"]] = np.inf
-    return dataclasses.replace(stage, table=table, load_rps=rate, **fields)
+    margins = tuple(margins_of(table, stage.scenario))
+    return dataclasses.replace(stage, table=table, margins=margins, load_rps=rate, **fields)
 
 
 def test_more_answers_for_a_longer_tail_are_bought(fallen):
@@ -139,9 +140,14 @@ def test_more_answers_for_a_longer_tail_are_bought(fallen):
 
 def test_a_better_tail_with_more_errors_names_what_got_worse(fallen):
     scenario = fallen.scenario
-    assert list(_worse(scenario, fallen.table, fallen.table)) == []
-    first = next(_worse(scenario, fallen.table, changed(fallen, lost=50).table))
-    assert first.partition(":")[0] == "timed_out"
+    assert list(_worse(scenario, fallen, fallen)) == []
+    first = next(_worse(scenario, fallen, changed(fallen, lost=50)))
+    assert first.partition(":")[0] == "chat E2E"
+
+
+def test_a_refusal_in_place_of_a_late_answer_is_no_price(fallen):
+    late = changed(fallen, seconds=10.0)
+    assert list(_worse(fallen.scenario, late, changed(fallen, lost=50))) == []
 
 
 def point_of(stage):
