@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +31,7 @@ from capplan.schema import DataError
 from capplan.simulation import simulate
 from capplan.slo import judge
 from capplan.traffic.draw import draw
+from capplan.workers import worker_pool
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -198,8 +197,7 @@ def _answers(tasks: Sequence[Task], jobs: int, progress: bool | None) -> Iterato
     if jobs == 1 or len(tasks) == 1:
         yield from tqdm(map(_answer, tasks), **bar)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=min(jobs, len(tasks)), mp_context=spawn) as pool:
+    with worker_pool(min(jobs, len(tasks))) as pool:
         try:
             yield from tqdm(pool.map(_answer, tasks), **bar)
         except BaseException:

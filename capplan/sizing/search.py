@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,6 +23,7 @@ from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row, row_reasons
 from capplan.traffic.draw import draw
 from capplan.verdict import Reason, Verdict
+from capplan.workers import worker_pool
 
 if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
@@ -107,8 +106,7 @@ def size(
     )
     n_max = int(min(n_max, max(most_replicas(scenario, target), losses[-1].count + 1)))
     workers = min(jobs, len(drawn))
-    spawn = multiprocessing.get_context("spawn")
-    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, spawn) as executor:
+    with nullcontext() if workers == 1 else worker_pool(workers) as executor:
         evaluate = Evaluator(
             scenario=scenario, pool=target, traces=drawn, seed=seed, executor=executor
         )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from capplan.stages.run_load import continued, step
 from capplan.stages.stage import Stage, interval_of
 from capplan.statistics import batch_means, quantile_interval, replication_mean
 from capplan.traffic.streams import stream
+from capplan.workers import worker_pool
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
@@ -306,8 +305,7 @@ def further(
     workers = min(jobs, len(given))
     if workers <= 1:
         return tuple(map(_replicate, given))
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+    with worker_pool(workers) as pool:
         return tuple(pool.map(_replicate, given))
 
 
