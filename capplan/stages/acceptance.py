@@ -85,6 +85,7 @@ class Acceptance(Findings, Displayed):
             "run_id": self.run_id,
             "loads": self.loads.to_json(),
             "stages": [{**s.to_json(), "levels": levels(s)} for s in self.stages],
+            "isolation": [c.again.to_json() for c in self.cuts if c.again is not None],
             "knee": None if knee is None else knee.to_json(),
             "knees": [k.to_json() for k in self.knees],
             "client_limit_rps": None if self.ramp is None else self.ramp.client_limit_rps,
@@ -290,8 +291,9 @@ class Acceptance(Findings, Displayed):
         tables = {"stages": self.frame(), "books": self.books()}
         record = store(self.inputs, tables, folder, document["verdict"], summary=document)
         written = set()
-        for s in self.stages:
-            if s.run_id not in written:
+        tried = None if self.candidate is None else self.candidate.after
+        for s in (*self.stages, *(cut.again for cut in self.cuts), tried):
+            if s is not None and s.run_id not in written:
                 written.add(s.run_id)
                 write_run(s.run, s.verdict, Path(folder) / "stages" / folder_name(s))
         return record

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from capplan.formatting import counted, in_layer, listed, rule_words
 from capplan.results.cost import served_by
 from capplan.slo.mechanisms import retry_amplification
+from capplan.stages.isolation import Cut, isolation_reasons
 from capplan.stages.metrics import trend_reasons
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.stage import resting_on
-from capplan.stages.violations import isolation_reasons, starvation_reasons
+from capplan.stages.violations import starvation_reasons
 from capplan.verdict import Outcome, Reason, checked, unknown
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Findings:
     knees: tuple[Knee, ...] = ()
     replications: Replications | None = None
     """What several ramps found; None if one was run."""
+    cuts: tuple[Cut, ...] = ()
+    """Stages that were run again with the tenants that send too much at their share."""
 
     @property
     def within(self) -> tuple[Stage, ...]:
@@ -92,7 +95,7 @@ def rules(found: Findings) -> Iterator[Reason]:
             *_double_queue(found),
             *_retries(found),
             *starvation_reasons(scenario, within),
-            *isolation_reasons(scenario, within),
+            *isolation_reasons(scenario, within, found.cuts),
         ),
     )
     yield from _scale_out(found)

@@ -12,6 +12,7 @@ from capplan.slo import scope_of
 from capplan.stages import stage_kinds
 from capplan.stages.acceptance import Acceptance
 from capplan.stages.degradation import degradation_of
+from capplan.stages.isolation import cuts_of
 from capplan.stages.next_change import run_next
 from capplan.stages.protection import protections
 from capplan.stages.ramp import Replications, further, knees_of, raise_load, replication_of
@@ -99,7 +100,8 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         found = replace(found, recovery=recovery_of(stage, found.baseline))
     if "failure" in plan:
         run["failure"], run["retest"] = stage_kinds.failure(planned, loads, seed=seed)
-    return replace(found, others=run)
+    found = replace(found, others=run)
+    return replace(found, cuts=tuple(cuts_of(scenario, found.within)))
 
 
 def _replicated(found: Findings, seed: int, jobs: int) -> Replications | None:

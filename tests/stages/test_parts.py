@@ -10,6 +10,7 @@ import pytest
 from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import _backlog, blame, kneedle
+from capplan.stages.isolation import cuts_of, isolation_reasons, tenants_over_share
 from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
@@ -21,9 +22,7 @@ from capplan.stages.stage import stage_of
 from capplan.stages.violations import (
     allowance,
     broken,
-    isolation_reasons,
     starves,
-    tenants_over_share,
 )
 
 
@@ -204,21 +203,49 @@ def test_the_low_class_starves_where_it_succeeds_less_than_half_as_often():
     assert starves(both.assign(outcome=both["outcome"].mask(lost, "timed_out")), "low", "high")
 
 
-def test_a_noisy_tenant_that_breaks_anothers_promise_fails_isolation(single_server, server):
+def test_a_tenant_over_its_share_is_told_from_one_within_and_from_no_tenant(single_server, server):
     tenants = [{"name": "noisy", "share": 1.0}, {"name": "quiet", "share": 1.0}]
     scenario = single_server(tenants=tenants, promises={"goodput_fraction": 0.9})
-    rows = table(["succeeded", "succeeded", "succeeded", "timed_out"] * 100)
-    rows["tenant"] = ["noisy", "noisy", "noisy", "quiet"] * 100
-    assert tenants_over_share(scenario, rows) == ["noisy"]
-    stage = dataclasses.replace(server, table=rows)
-    [reason] = isolation_reasons(scenario, [stage])
-    assert (reason.outcome, reason.value) == ("fail", "noisy")
-    assert "quiet" in reason.evidence
+    rows = table(["succeeded"] * 400)
+    loud = dataclasses.replace(
+        server, table=rows.assign(tenant=["noisy", "noisy", "quiet", "noisy"] * 100)
+    )
+    assert tenants_over_share(scenario, loud.table) == ["noisy"]
+    assert list(cuts_of(scenario, [loud])) == [], "it hurts no other"
+    [held] = isolation_reasons(scenario, [loud], ())
+    assert (held.outcome, held.value) == ("pass", "noisy")
     fair = dataclasses.replace(server, table=rows.assign(tenant=["noisy", "quiet"] * 200))
-    [held] = isolation_reasons(scenario, [fair])
-    assert held.outcome == "pass"
+    [reason] = isolation_reasons(scenario, [fair], ())
+    assert (reason.outcome, reason.value) == ("pass", None)
     one = dataclasses.replace(server, table=rows.assign(tenant="noisy"))
-    [unmeasured] = isolation_reasons(scenario, [one])
+    [unmeasured] = isolation_reasons(scenario, [one], ())
+    assert unmeasured.outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("quiet_rps", "loud_rps", "outcome"), [(2.4, 9.6, "fail"), (11.0, 3.0, "pass")]
+)
+def test_isolation_fails_only_if_the_loud_tenant_is_the_cause(
+    single_server, quiet_rps, loud_rps, outcome
+):
+    """Of 10/s a quiet tenant at 2.4/s finds room without the loud one; at 11/s it never does."""
+    share = {2.4: 1.0, 11.0: 10.0}[quiet_rps]
+    tenants = [
+        {"name": "quiet", "share": share, "sent_share": quiet_rps},
+        {"name": "loud", "share": 1.0, "sent_share": loud_rps},
+    ]
+    scenario = single_server(tenants=tenants)
+    load = quiet_rps + loud_rps
+    run = run_load(scenario, {"kind": "steady", "rate_rps": load}, duration_s=300.0, seed=1)
+    stage = stage_of("x", "ramp", load, run, start_s=30.0, end_s=300.0)
+    [cut] = cuts_of(scenario, [stage])
+    sent = cut.again.table["tenant"].value_counts()
+    assert sent["quiet"] == (stage.table["tenant"] == "quiet").sum()
+    assert sent["loud"] == pytest.approx(sent["quiet"] / share, rel=0.1)
+    [reason] = isolation_reasons(scenario, [stage], [cut])
+    assert (reason.outcome, reason.value) == (outcome, "loud")
+    assert cut.again.run_id in reason.evidence
+    [unmeasured] = isolation_reasons(scenario, [stage], [dataclasses.replace(cut, again=None)])
     assert unmeasured.outcome == "unknown"
 
 
