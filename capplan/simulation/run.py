@@ -56,8 +56,10 @@ class RandomStream(IntEnum):
     RESPONSES = 17
 
 
-PAYS_FROM = 50_000
-"""From so many requests of a process on, loading compiled code (half a second) pays."""
+LOADING_PAYS, COMPILING_PAYS = 2_000_000, 10_000_000
+"""Output tokens simulated in a process from which on it pays to load compiled code (0.5 s), and to
+compile it first (20 to 30 s, once per version): 20 to 70 of them share a step, which is 14 µs
+shorter."""
 
 _simulated: Counter[str] = Counter()
 
@@ -87,8 +89,8 @@ def simulate(
         Name the random numbers: of the drawn trace, and of backoff, routing and service.
     engine
         How steps of continuous batching are computed: ``fast`` compiled, in pools whose batching
-        supports it; ``reference`` in Python, one by one. None = ``fast`` from :data:`PAYS_FROM`
-        requests on. The tables are the same.
+        supports it; ``reference`` in Python, one by one. None = ``fast`` where it pays, by
+        :data:`LOADING_PAYS` and :data:`COMPILING_PAYS`. The tables are the same.
     """
     scenario = resolved(scenario)
     started = time.perf_counter()
@@ -154,7 +156,7 @@ class _Run:
         self.shared_hosts = {
             host.name: SharedHost(host, clock=self.clock) for host in scenario.hosts
         }
-        kind = engine or _engine_for(len(trace.frame))
+        kind = engine or _engine_for(int(trace.frame["output_tokens"].sum()))
         self.pools = self._new_pools(self.gateway, kind)
         self.gateway.pools = {
             c.name: self.pools[scenario.pool_of(c.name).name] for c in scenario.classes
@@ -303,10 +305,15 @@ def _sent_until_s(trace: Trace) -> float:
     return math.inf if trace.duration_s is None else trace.duration_s
 
 
-def _engine_for(requests: int) -> EngineKind:
-    """Return the faster engine, by how much this process simulates."""
-    _simulated["requests"] += requests
-    return "fast" if _simulated["requests"] >= PAYS_FROM else "reference"
+def _engine_for(output_tokens: int) -> EngineKind:
+    """Return the faster engine, by how much this process simulates and whether code is compiled."""
+    _simulated["output_tokens"] += output_tokens
+    if _simulated["output_tokens"] < LOADING_PAYS:
+        return "reference"
+    from capplan.replica.compiled import jit, steps
+
+    pays = _simulated["output_tokens"] >= COMPILING_PAYS or jit.is_compiled(steps.go_on)
+    return "fast" if pays else "reference"
 
 
 @contextmanager

@@ -215,14 +215,16 @@ def test_numba_cache_dir_decides(folder):
 
 CALLER = """
 import sys
-from capplan.replica.compiled.jit import compiled
+from capplan.replica.compiled.jit import compiled, is_compiled
 from callee import number
 
 @compiled
 def twice():
     return 2 * number()
 
-print(twice(), sum(twice.stats.cache_hits.values()))
+there = is_compiled(twice)
+print(twice(), sum(twice.stats.cache_hits.values()), int(there))
+assert is_compiled(twice)
 """
 CALLEE = """
 from capplan.replica.compiled.jit import compiled
@@ -239,4 +241,4 @@ def test_an_edited_callee_is_noticed_by_its_caller_in_another_module(tmp_path):
     for number in (10, 10, 15):
         (tmp_path / "callee.py").write_text(CALLEE.format(number))
         found.append(run(tmp_path))
-    assert found == [(20, 0), (20, 1), (30, 0)]
+    assert found == [(20, 0, 0), (20, 1, 1), (30, 0, 0)]

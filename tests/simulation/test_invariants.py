@@ -24,7 +24,7 @@ from capplan.results.segments import segments
 from capplan.scenario.ending import endings
 from capplan.simulation import simulate, simulate_many
 from capplan.simulation.fleet import ALIVE
-from capplan.simulation.run import PAYS_FROM, _Run
+from capplan.simulation.run import COMPILING_PAYS, LOADING_PAYS, _Run
 
 KEYS = ["request_class", "tenant", "attempt"]
 OUTCOMES = ("succeeded", "rejected", "timed_out", "failed", "cancelled", "in_flight")
@@ -277,12 +277,14 @@ def test_compiled_steps_give_the_tables_of_the_reference_at_length(build):
     assert preempted["value"].max() > 0
 
 
-def test_machine_code_is_loaded_when_it_pays(build, trace_of, monkeypatch):
+@pytest.mark.parametrize(("there", "pays"), [(True, LOADING_PAYS), (False, COMPILING_PAYS)])
+def test_machine_code_is_loaded_or_compiled_when_it_pays(build, trace_of, monkeypatch, there, pays):
     monkeypatch.setattr("capplan.simulation.run._simulated", Counter())
+    monkeypatch.setattr("capplan.replica.compiled.jit.is_compiled", lambda function: there)
     scenario = build()
     kinds = []
-    for rows in (10, PAYS_FROM - 11, 1):
-        run = _Run(scenario, trace_of(np.zeros(rows)), seed=0, replication=0)
+    for tokens in (10, pays - 11, 1):
+        run = _Run(scenario, trace_of([0.0], output_tokens=tokens), seed=0, replication=0)
         kinds.append(type(run.pools["llm"].replicas[0].engine))
     assert kinds == [ContinuousEngine, ContinuousEngine, CompiledEngine]
 

@@ -30,6 +30,11 @@ class FolderCache(FunctionCache):
         stamp = (self._impl.locator.get_source_stamp(), sources(Path(inspect.getfile(function))))
         self._cache_file = IndexDataCacheFile(self.cache_path, self._impl.filename_base, stamp)
 
+    @property
+    def is_filled(self) -> bool:
+        """Return whether code of these sources is on disk."""
+        return bool(self._cache_file._load_index())
+
 
 @cache
 def sources(module: Path) -> str:
@@ -51,3 +56,10 @@ def compiled(function: Function) -> Function:
     with suppress(RuntimeError):  # numba: "no locator available"
         dispatcher._cache = FolderCache(function)
     return cast("Function", dispatcher)
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Return whether the code of a :func:`compiled` function is here, or on disk."""
+    dispatcher = cast("Any", function)
+    cached = isinstance(dispatcher._cache, FolderCache) and dispatcher._cache.is_filled
+    return bool(dispatcher.signatures) or cached
