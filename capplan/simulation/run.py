@@ -56,7 +56,7 @@ class RandomStream(IntEnum):
     RESPONSES = 17
 
 
-LOADING_PAYS, COMPILING_PAYS = 2_000_000, 10_000_000
+LOADING_PAYS, COMPILING_PAYS = 1_500_000, 10_000_000
 """Output tokens simulated in a process from which on it pays to load compiled code (0.5 s), and to
 compile it first (20 to 30 s, once per version): 20 to 70 of them share a step, which is 14 µs
 shorter."""
