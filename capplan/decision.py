@@ -205,11 +205,18 @@ class _Study:
             text = f"{rows[1].text}. How much more is unknown: no load stages were run with it"
             return replace(rows[1], clause=HOLDS, text=text, outcome=worst(r.outcome for r in rows))
         kept, peak = (format_value(planned[key], "_rps") for key in ("value", "limit"))
-        open_rows = [f"{row.clause}: {row.text}" for row in rows if row.outcome != "pass"]
+        low, _ = (self.ramp.get("first_degradation") or {}).get("interval", (None, None))
+        sure = f", surely up to {format_value(low, '_rps')}" if low is not None else ""
+        rows = [row for row in rows if self.sized and row.outcome != "pass"]
         return Clause(
             clause=HOLDS,
             outcome=worst([planned["outcome"], *(row.outcome for row in rows)]),
-            text="; ".join([f"{kept} of all classes (planned peak {peak})", *open_rows]),
+            text="; ".join(
+                [
+                    f"{kept} of all classes{sure} (planned peak {peak})",
+                    *(f"{row.clause}: {row.text}" for row in rows),
+                ]
+            ),
             evidence=self.ramp["run_id"],
         )
 
@@ -222,10 +229,12 @@ class _Study:
         elif point is None:
             text = f"nothing up to {format_value(max(steps), '_rps')}, the highest load tried"
         else:
+            ends = [format_value(end, "_rps") for end in point.get("interval", ())]
+            between = f" (between {' and '.join(ends)})" if ends else ""
             text = (
                 f"{point['request_class']}, {rule_words(point['promise'])}, "
-                f"{in_layer(point['layer'])}, at {format_value(point['load_rps'], '_rps')}; "
-                f"protected then by {listed(self._acted(), none='no limit that acted')}"
+                f"{in_layer(point['layer'])}, at {format_value(point['load_rps'], '_rps')}"
+                f"{between}; protected then by {listed(self._acted(), none='no limit that acted')}"
             )
             run = point["run_id"]
         return Clause(clause=FIRST_BREAK, outcome=STATES, text=text, evidence=run)
@@ -245,7 +254,8 @@ class _Study:
         found = self._limit("failure degradation", f"With {count} lost")
         if lost.get("replicas") != self.replicas or count == "one":
             return found
-        after = format_value(lost.get("recovery_s"), "_s")
+        after_s = lost.get("recovery_s")
+        after = "at once" if after_s == 0 else format_value(after_s, "_s")
         shed = listed(lost.get("shed", ()), none="no class")
         return replace(found, text=f"{found.text}; recovery: {after}, shed: {shed}")
 

@@ -42,7 +42,7 @@ def sized(*, replicas=(2, 3), rows=(), reasons=()):
 
 def loaded(*, kept=12.0, outcome="pass", first=True, reasons=()):
     point = {"request_class": "chat", "promise": "tpot_s", "layer": "decode", "load_rps": 14.0,
-             "run_id": "broken0"}  # fmt: skip
+             "interval": [11.0, "inf"], "run_id": "broken0"}  # fmt: skip
     acts = {"gateway.queue.length": True, "classes.chat.retry": True, "gateway.concurrency": False}
     planned = reason("planned_load", outcome, value=kept, limit=8.0)
     return {
@@ -68,8 +68,12 @@ def test_every_clause_of_a_passing_study_names_its_run():
     assert found.replicas == 3
     assert "3 replicas of meta-llama/Llama-3.1-8B" in clause(found, "Run").text
     assert "5,110 USD a month" in clause(found, "Run").text  # (3 x 2 + 1) USD/h x 730 h
-    assert "12 requests/s of all classes (planned peak 8" in clause(found, "Every promise").text
+    text = clause(found, "Every promise").text
+    assert text.startswith("12 requests/s of all classes")
+    assert "planned peak 8 requests/s" in text
+    assert "surely up to 11" in text
     first = clause(found, "First to break")
+    assert "between 11 requests/s and no bound" in first.text
     assert (first.evidence, "gateway.queue.length" in first.text) == ("broken0", True)
     assert "concurrency" not in first.text  # it did not act
     assert clause(found, "With 1 lost").evidence == "sized0"
@@ -120,6 +124,13 @@ def test_without_any_run_nothing_passes():
     found = cp.decide(SCENARIO, None)
     assert found.outcome == "unknown"
     assert all(one.outcome in ("unknown", "states") for one in found.clauses)
+
+
+def test_a_ramp_alone_says_how_far_it_holds_and_the_rest_is_unknown():
+    found = cp.decide(SCENARIO, None, loaded())
+    assert found.outcome == "unknown"
+    assert clause(found, "Every promise").outcome == "pass"
+    assert {clause(found, name).outcome for name in ("Run", "With", "Burst")} == {"unknown"}
 
 
 def test_no_number_that_holds_is_no_number():
