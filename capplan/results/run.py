@@ -56,7 +56,7 @@ class RunResult(Displayed):
     backend: str = "simulated"
     wall_s: float = math.nan
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the package and, if known, of a live server."""
+    """What the replicas in service report at the end, by pool; absent = not known."""
 
     def __post_init__(self) -> None:
         require_columns(self.requests, names(REQUESTS), where="requests")

@@ -28,6 +28,7 @@ from capplan.scenario.part import (
     PositiveSeconds,
     Rate,
     Seconds,
+    Version,
 )
 
 LEAST_MTBF_S = 1e-3
@@ -202,6 +203,9 @@ class ModelReload(Occurrence):
     max_unavailable: Count = 1
     drain_s: Seconds = 30.0
     load_s: PositiveSeconds | None = None
+    version: Version = ""
+    """What a reloaded replica reports, and one that joins later if all are reloaded; empty = as
+    before."""
 
     def _broken(self) -> Iterator[str]:
         yield from super()._broken()

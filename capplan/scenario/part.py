@@ -86,6 +86,8 @@ def _trace_beside(value: str, info: ValidationInfo) -> str:
 PathOrName = Annotated[str, AfterValidator(_beside)]
 TracePath = Annotated[str, AfterValidator(_trace_beside)]
 Owner = Annotated[str, Affects.DESCRIBING]
+Version = Annotated[str, Affects.DESCRIBING]
+"""Version of model and engine, as a replica reports it."""
 Origin = Literal["promise", "measured", "default"]
 Origins = Annotated[dict[str, Origin], Affects.DESCRIBING]
 

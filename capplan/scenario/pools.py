@@ -24,6 +24,7 @@ from capplan.scenario.part import (
     Rate,
     Refers,
     Seconds,
+    Version,
     together,
 )
 from capplan.scenario.step_times import StepTime
@@ -91,6 +92,8 @@ class Pool(Part):
     name then."""
     models: tuple[ResidentModel, ...] = ()
     """Several models in place of ``model``; classes name theirs."""
+    version: Version = ""
+    """What its replicas report from the start; empty = not known."""
     load_bandwidth_bytes_per_s: Rate | None = None
     """Rate at which each accelerator loads weights."""
     accelerator: PathOrName | None = None

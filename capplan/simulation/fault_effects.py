@@ -254,6 +254,8 @@ class Reload:
 
     def start(self) -> None:
         """Take the first replicas out of routing."""
+        if self._rules.version and self._rules.count is None:
+            self._pool.version = self._rules.version
         self._away = min(self._rules.max_unavailable, len(self._left))
         if not self._away:
             self._ended()
@@ -268,6 +270,7 @@ class Reload:
                 self._pool.avoid(replica, self)
                 self._drain(replica)
                 return
+            self._upgrade(replica)
         self._away -= 1
         if not self._away:
             self._ended()
@@ -282,11 +285,16 @@ class Reload:
         replica.on_empty = lambda: clock.at(clock.now, Rank.FAULT, self._drained, replica)
         clock.at(clock.now + self._rules.drain_s, Rank.FAULT, self._drained, replica)
 
+    def _upgrade(self, replica: Replica) -> None:
+        """Note the version that a replica reports when it is back."""
+        replica.version = self._rules.version or replica.version
+
     def _drained(self, replica: Replica) -> None:
         if replica not in self._draining:
             return
         self._draining.remove(replica)
         replica.on_empty = None
+        self._upgrade(replica)
         if not replica.up:  # it has crashed meanwhile, and loads when it returns
             self._next()
             return

@@ -46,6 +46,8 @@ class ServingPool:
     ----------
     replicas
         Its replicas: in service, down, or draining. Names are never reused.
+    version
+        What its next new replicas report; empty = not known.
     fleet
         The fleet that starts and stops replicas; None = their number is fixed.
     """
@@ -66,6 +68,7 @@ class ServingPool:
         poison: Poison | None = None,
     ) -> None:
         self.name = pool.name
+        self.version = pool.version
         self.queue = BoundedQueue(
             pool.queue, layer="service_queue", clock=clock, expired=gateway.failed
         )
@@ -114,6 +117,12 @@ class ServingPool:
     def up(self) -> int:
         """Return how many replicas are in service."""
         return len(self.in_service)
+
+    @property
+    def versions(self) -> str:
+        """Return the versions that the replicas in service report; empty if none is known."""
+        found = sorted({r.version for r in self.in_service})
+        return ", ".join(v or "not known" for v in found) if any(found) else ""
 
     def gauges(self) -> Iterable[Gauge]:
         """Yield the metrics of the timeline: name, reading, and whether it is a total."""
@@ -269,6 +278,7 @@ class ServingPool:
             share=None if host is None else _share(steps.engine, host, self._demands),
             cancels=self._pool.batching.cancel_frees,
             step_factor=factors[number % len(factors)],
+            version=self.version,
         )
 
     def _send_blindly(self, replica: Replica, attempt: Attempt) -> None:

@@ -48,6 +48,8 @@ class Replica:
         Reasons why the router sends it nothing although it is up; empty = it sends.
     hangs
         The hangs that have not ended, each with its own number. A crash ends all.
+    version
+        What it reports: the version of its model and engine; empty = not known.
     on_empty
         Called once when the last request has left; None = no call.
     """
@@ -63,8 +65,10 @@ class Replica:
         share: Share | None = None,
         cancels: bool = True,
         step_factor: float = 1.0,
+        version: str = "",
     ) -> None:
         self.name = name
+        self.version = version
         self.engine: Batch = steps.engine
         self.up = True
         self.draining = False

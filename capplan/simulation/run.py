@@ -99,7 +99,7 @@ def simulate(
 
         trace = draw(scenario, seed=seed, replication=replication)
     with _collected_at_the_end():
-        duration_s, log, timeline = _played(
+        duration_s, log, timeline, versions = _played(
             scenario, trace, seed=seed, replication=replication, engine=engine
         )
     return RunResult(
@@ -111,16 +111,18 @@ def simulate(
         replication=replication,
         duration_s=duration_s,
         wall_s=time.perf_counter() - started,
+        versions=versions,
     )
 
 
 def _played(
     scenario: Scenario, trace: Trace, **options: Any
-) -> tuple[float, pd.DataFrame, pd.DataFrame]:
-    """Return the end of a run, s, its request log and its timeline; its parts end here."""
+) -> tuple[float, pd.DataFrame, pd.DataFrame, dict[str, str]]:
+    """Return the end of a run, s, its log, timeline and versions by pool; its parts end here."""
     run = _Run(scenario, trace, **options)
     duration_s = run.play()
-    return duration_s, *run.tables()
+    known = {name: pool.versions for name, pool in run.pools.items() if pool.versions}
+    return duration_s, *run.tables(), known
 
 
 class _Run:

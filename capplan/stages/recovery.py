@@ -149,7 +149,7 @@ def _mechanisms(stage: Stage, baseline: Stage | None) -> Iterator[Reason]:
     if stage.scenario.breakers:
         yield _breakers_closed(stage)
     if "same_version" not in skipped:
-        yield _same_version(stage, baseline)
+        yield same_version(stage, baseline)
 
 
 def _measures_memory(run: RunResult) -> bool:
@@ -166,7 +166,7 @@ def _not_applicable(stage: Stage) -> dict[str, str]:
         if not scales(stage.scenario):
             why["replicas_as_before"] = FIXED
         if not stage.run.versions:
-            why["same_version"] = "simulated replicas have one version"
+            why["same_version"] = "no replica reports a version"
     return why
 
 
@@ -253,16 +253,26 @@ def _breakers_closed(stage: Stage) -> Reason:
     )
 
 
-def _same_version(stage: Stage, baseline: Stage | None) -> Reason:
-    if baseline is None or not baseline.run.versions or not stage.run.versions:
+def same_version(stage: Stage, baseline: Stage | None) -> Reason:
+    """Return whether replicas report the versions of the baseline; unknown if neither is known.
+
+    A simulated pool without a version in one of the two had none stated; a live one did not tell.
+    """
+    before = {} if baseline is None else baseline.run.versions
+    after, live = stage.run.versions, stage.run.backend != "simulated"
+    silent = not (before and after) if live else not (before or after)
+    if baseline is None or silent:
         return unknown("same_version", "no version is known before and after")
-    same = dict(baseline.run.versions) == dict(stage.run.versions)
-    which = "the same" if same else "another"
+    changed = [
+        f"{name}: {before.get(name, 'not known')} before, {after.get(name, 'not known')} now"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]
     return checked(
         "same_version",
-        same,
-        value="same" if same else "another",
-        evidence=f"replicas run {which} version",
+        not changed,
+        value="another" if changed else "same",
+        evidence=f"{stage.name}: {'; '.join(changed) or 'replicas report the same versions'}",
         next_action="roll back, or repeat every stage with the new version",
     )
 

@@ -13,6 +13,7 @@ from capplan.results.cost import served_by
 from capplan.slo.mechanisms import retry_amplification
 from capplan.stages.isolation import Cut, isolation_reasons
 from capplan.stages.metrics import trend_reasons
+from capplan.stages.recovery import same_version
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.stage import resting_on
 from capplan.stages.violations import starvation_reasons
@@ -101,6 +102,9 @@ def rules(found: Findings) -> Iterator[Reason]:
     yield from _scale_out(found)
     if found.recovery is not None:
         yield from found.recovery.reasons
+    retest = found.stage("retest")
+    if retest is not None and retest.run.versions:
+        yield same_version(retest, found.baseline)
     if "soak" in found.others:
         yield from trend_reasons(found.others["soak"])
 
@@ -320,4 +324,6 @@ def not_applicable(found: Findings) -> dict[str, str]:
         why |= dict.fromkeys(("recovery_by_scale_out", "protective_action"), FIXED)
     if found.recovery is not None:
         why |= found.recovery.not_applicable
+    if any(s.run.versions for s in found.stages):
+        why.pop("same_version", None)
     return why

@@ -211,6 +211,20 @@ def test_a_reload_goes_on_when_a_replica_is_taken_away_while_it_loads(warm, trac
     assert down == [["llm-0"], ["llm-1"], ["llm-2"], []]
 
 
+@pytest.mark.parametrize(("count", "versions"), [(None, "v2"), (1, "v1, v2")])
+def test_a_replica_that_joins_after_a_reload_of_all_has_its_version(
+    warm, trace_of, count, versions
+):
+    reload = {"kind": "model_reload", "at_s": 0.0, "load_s": 1.0, "version": "v2", "count": count}
+    scenario = with_values(warm(1, faults=[reload]), {"pools.llm.version": "v1"})
+    run = _Run(scenario, trace_of([2.0, 39.0]), seed=0, replication=0)
+    pool = run.pools["llm"]
+    run.clock.at(5.0, Rank.CHECK, lambda _: pool.fleet.scale_to(2), None)
+    run.play()
+    assert len(pool.in_service) == 2
+    assert pool.versions == versions
+
+
 def test_standby_is_ready_sooner_and_is_paid_all_the_time(elastic, step):
     warm = {"standby": {"replicas": 2, "ready": fixed(3.0)}}
     cold, stood = (simulate(elastic(scaler(), pool=p), trace=step) for p in ({}, warm))

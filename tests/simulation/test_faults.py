@@ -267,6 +267,25 @@ def test_a_rolling_reload_takes_replicas_one_after_the_other(single_queue, trace
     assert set(replicas[replicas.index >= 3.0]) == {3}
 
 
+@pytest.mark.parametrize(
+    ("stated", "reload", "reported"),
+    [
+        ("", {}, {}),
+        ("v1", {}, {"llm": "v1"}),
+        ("v1", {"version": "v2"}, {"llm": "v2"}),
+        ("v1", {"version": "v2", "count": 1}, {"llm": "v1, v2"}),
+        ("", {"version": "v2", "count": 1}, {"llm": "not known, v2"}),
+    ],
+)
+def test_replicas_report_the_version_that_they_reloaded(
+    single_queue, trace_of, stated, reload, reported
+):
+    fault = {"kind": "model_reload", "at_s": 1.0, "load_s": 2.0} | reload
+    crash = {"kind": "crash", "at_s": 2.0, "down_s": 1.0}
+    scenario = single_queue(3, pool={"version": stated}, faults=[fault, crash])
+    assert run(scenario, trace_of([0.0, 20.0])).versions == reported
+
+
 @pytest.mark.parametrize("replicas", [0, 3])
 def test_a_reload_without_a_replica_to_load_ends_once(single_queue, trace_of, replicas):
     """All three are down, or none is there: by law it would multiply, or never return."""

@@ -690,7 +690,7 @@ ELSEWHERE = {
     **{part: {"owner"} for part in (TenantQuota, Reserve, RetryBudget, Accept)},
     Pool: {
         "name", "owner", "model", "accelerator", "tensor_parallel", "pipeline_parallel", "queue",
-        "hf_config", "router", "batching",
+        "hf_config", "router", "batching", "version",
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
     ContinuousBatching: {

@@ -52,6 +52,21 @@ def test_each_kind_of_fault_strikes_and_is_retested(single_server, kind, note, b
     assert failure.end_s <= retest.start_s
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [("v1", "v2", "fail"), ("v1", "v1", "pass"), ("", "v2", "fail"), ("", "", None)],
+)
+def test_another_version_after_a_reload_is_no_recovery(single_server, before, after, outcome):
+    reload = {"kind": "model_reload", "at_s": 0.0, "load_s": 5.0, "version": after}
+    plan = {"run": ["baseline", "failure"]}
+    scenario = made(
+        single_server, "model_reload", pool={"version": before}, plan=plan, faults=[reload]
+    )
+    found = run_stages(scenario, seed=1)
+    rules = [r.outcome for r in found.verdict.reasons if r.rule == "same_version"]
+    assert rules == ([] if outcome is None else [outcome])
+
+
 def test_a_fault_of_another_pool_is_told_with_the_replicas_of_that_pool(single_server):
     crash = {"kind": "crash", "at_s": 3.0, "pool": "other", "count": 9}
     scenario = made(single_server, "crash", plan={"down_s": 60.0})
