@@ -15,9 +15,9 @@ from capplan.scenario.part import Origin
 
 Outcome = Literal["pass", "fail", "blocked", "retest", "unknown"]
 PRECEDENCE: tuple[Outcome, ...] = ("blocked", "fail", "unknown", "retest", "pass")
-"""The overall outcome is the first of these that any reason has. Blocked comes first, because a
-run with unclear responsibility proves nothing either way; unknown (this run cannot decide) comes
-before retest (more of the same would)."""
+"""The overall outcome, of a run as of a budget, is the first of these that any reason has. Blocked
+comes first: with unclear responsibility nothing is proven, and no failure has an owner; unknown
+(this run cannot decide) comes before retest (more of the same would)."""
 
 LOAD_TOLERANCE = 0.01
 """How far beyond the range it ran at a verdict still answers: the range is itself an estimate."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from capplan.budget.limits import queues_of
-from capplan.budget.results import SEVERITY, ClassBudget
+from capplan.budget.results import ClassBudget
 from capplan.budget.service import PoolService
 from capplan.formatting import counted
 from capplan.replica.multi_model import FULL, footprint_fraction
@@ -45,7 +46,7 @@ def find(
         found += no_owner(scenario, service.pool.name)
     found += unlimited(scenario, list(services))
     found += differs(scenario, settings)
-    return tuple(sorted(dict.fromkeys(found), key=lambda f: SEVERITY.index(f.outcome)))
+    return tuple(sorted(dict.fromkeys(found), key=attrgetter("rank")))
 
 
 def missing_promise(c: RequestClass) -> Iterator[Reason]:

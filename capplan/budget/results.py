@@ -15,7 +15,7 @@ from capplan.formatting import counted, format_value, rule_words
 from capplan.results import per_request, queue_waits
 from capplan.scenario.part import Origin
 from capplan.statistics import quantile as quantile_of
-from capplan.verdict import Outcome, Reason, reason_table
+from capplan.verdict import Outcome, Reason, reason_table, worst
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -27,10 +27,6 @@ QUEUES = {"gateway_queue": "gateway"}
 
 WAITING = ("gateway_queue", "service_queue", "scheduler_queue", "batch_window")
 """The layers in which a request waits, outermost first."""
-
-SEVERITY: tuple[Outcome, ...] = ("fail", "blocked", "unknown", "retest", "pass")
-"""Outcomes, the most severe first."""
-
 
 REASON_KEYS = ("rule", "outcome", "field", "value", "limit", "next_action", "request_class")
 """The parts of a reason in the budget's document."""
@@ -127,9 +123,8 @@ class WaitBudget(Displayed):
 
     @property
     def outcome(self) -> Outcome:
-        """Return the verdict's outcome: the most severe of the findings', else ``pass``."""
-        found = {finding.outcome for finding in self.findings}
-        return next(outcome for outcome in SEVERITY if outcome in found or outcome == "pass")
+        """Return the verdict's outcome: the worst of the findings', ``pass`` without any."""
+        return worst(["pass", *(finding.outcome for finding in self.findings)])
 
     def by_class(self, name: str) -> ClassBudget:
         """Return the budget of one class; KeyError if there is none."""

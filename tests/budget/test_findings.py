@@ -109,12 +109,14 @@ def test_every_rule_but_the_unknown_rate_has_a_scenario_here():
     [
         ({"classes.chat.promises.tpot_s": None}, "unknown"),
         ({"gateway.owner": ""}, "blocked"),
-        ({"gateway.owner": "", "classes.batch.promises.e2e_s": 0.2}, "fail"),
+        ({"classes.batch.promises.e2e_s": 0.2}, "fail"),
+        ({"gateway.owner": "", "classes.batch.promises.e2e_s": 0.2}, "blocked"),
         ({"pools.llm.queue.wait_limit_s": 0.1}, "retest"),
     ],
 )
 def test_the_most_severe_finding_decides(clean, values, outcome):
-    assert allocate(with_values(clean, values)).outcome == outcome
+    budget = allocate(with_values(clean, values))
+    assert (budget.outcome, budget.findings[0].outcome) == (outcome, outcome)
 
 
 def test_an_attempt_may_last_as_long_as_its_waits_and_its_answer(clean):
