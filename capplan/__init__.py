@@ -34,6 +34,7 @@ _HOME = {
     "at_load": "capplan.traffic.replay",
     "per_request": "capplan.results",
     "pool_studies": "capplan.grid",
+    "host_sharing": "capplan.grid",
     "sweep": "capplan.grid",
     "promise_table": "capplan.slo",
     "promise_windows": "capplan.slo",

@@ -30,7 +30,8 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.encoding import plain
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
-    from capplan.results import conservation_table, headline, scaling_table
+    from capplan.grid import host_sharing
+    from capplan.results import conservation_table, grouped, headline, scaling_table
     from capplan.results.breakers import breaker_table
     from capplan.simulation import simulate
     from capplan.slo import judge, promise_windows
@@ -42,15 +43,26 @@ def _run(args: argparse.Namespace) -> int:
     run_id = inputs_of(result).run_id
     if args.out is not None:
         write_run(result, verdict, args.out)
+    sharing = host_sharing(result) if scenario.hosts else None
     if args.json:
         conservation = conservation_table(result, by=("request_class",)).to_dict("records")
-        document = {"run_id": run_id, **headline(result), "books": conservation, "verdict": verdict}
-        document["windows"] = promise_windows(result).worst
-        print_json(plain(document | {"assumed": trace.notes}))
+        document = {
+            "run_id": run_id,
+            **headline(result),
+            "books": conservation,
+            "groups": grouped(result),
+            "shared_hosts": [] if sharing is None else sharing.table(),
+            "windows": promise_windows(result).worst,
+            "verdict": verdict,
+            "assumed": trace.notes,
+        }
+        print_json(plain(document))
     else:
         sys.stdout.write(f"run {run_id}: {result.as_text()}\n")
         print_frame(breaker_table(result))
         print_frame(scaling_table(result))
+        if sharing is not None:
+            sys.stdout.write(f"shared hosts: {sharing.as_text()}\n")
         sys.stdout.write(f"verdict: {verdict.as_text()}\nwindows: {promise_windows(result)}\n")
         print_assumed(trace.notes)
         print_stored(args.out)

@@ -2,6 +2,7 @@
 
 from capplan.grid.pool_study import PoolStudy, pool_studies
 from capplan.grid.result import SweepResult
+from capplan.grid.shared_hosts import host_sharing
 from capplan.grid.sweep import sweep
 
-__all__ = ["PoolStudy", "SweepResult", "pool_studies", "sweep"]
+__all__ = ["PoolStudy", "SweepResult", "host_sharing", "pool_studies", "sweep"]

@@ -1,4 +1,4 @@
-"""Figures by class, priority, length bucket and phase of the load."""
+"""Figures by class, tenant, length bucket and phase of the load."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from capplan.formatting import counted, format_value
 from capplan.results.headline import LATENCIES, QUANTILES, outcome_counts, summary
 from capplan.results.requests import per_request
 from capplan.scenario import Scenario
@@ -21,7 +22,12 @@ BUCKET_EDGES_TOKENS = (256, 1024, 4096, 16384)
 """Upper ends of the length buckets, prompt tokens: powers of four around the Azure 2023
 conversation hour's median (1020) and 95th percentile (4083)."""
 BUCKETS = (*(f"≤ {edge}" for edge in BUCKET_EDGES_TOKENS), f"> {BUCKET_EDGES_TOKENS[-1]}")
-BY = ("request_class", "priority", "length_bucket", "phase")
+BY = ("request_class", "tenant", "length_bucket", "phase")
+LEAST = 30
+"""Requests of a group below which its share of good ones is left out of a comparison: with
+fewer its 95 % interval is wider than a third; a default of this project."""
+MOST_TENANTS = 20
+"""Tenants with rows of their own, the largest; the others stand together."""
 
 
 def grouped(
@@ -29,7 +35,8 @@ def grouped(
 ) -> pd.DataFrame:
     """Return the figures of each group of requests, one row a group, sorted by the keys.
 
-    ``by`` names columns of :func:`per_request`, ``length_bucket`` (prompt tokens) or ``phase``.
+    ``by`` names columns of :func:`per_request`, ``length_bucket`` (prompt tokens) or ``phase``;
+    beyond :data:`MOST_TENANTS` the smaller tenants are one.
 
     Returns
     -------
@@ -41,6 +48,7 @@ def grouped(
     keyed = requests.assign(
         length_bucket=length_bucket(requests["prompt_tokens"]),
         phase=phase(result.scenario, requests["intended_start_s"]),
+        tenant=largest(requests["tenant"]),
     )
     groups = keyed.groupby(list(by), sort=True, observed=True, dropna=False)
     rows = [dict(zip(by, key, strict=True)) | _row(group) for key, group in groups]
@@ -55,6 +63,31 @@ def _row(group: pd.DataFrame) -> dict[str, float]:
         found = summary(group[column])
         row |= {f"{name}_{part}_s": found[part] for part in ("mean", *QUANTILES)}
     return row
+
+
+def largest(tenant: pd.Series) -> pd.Series:
+    """Return the tenants by name, all but the :data:`MOST_TENANTS` largest as "N others"."""
+    order = tenant.value_counts().index
+    return tenant.where(
+        tenant.isin(order[:MOST_TENANTS]) | tenant.isna(), f"{len(order) - MOST_TENANTS} others"
+    )
+
+
+def least_good(groups: pd.DataFrame) -> str:
+    """Return which of :func:`grouped` kept its promises least, in a sentence."""
+    known = groups[(groups["requests"] >= LEAST) & groups["good_fraction"].notna()]
+    of = f"{counted(len(groups), 'group')}, {len(known)} with at least {LEAST} requests"
+    if known.empty:
+        return f"{of} whose promises could be checked."
+    row = known.sort_values("good_fraction", kind="stable").iloc[0]
+    if row["good_fraction"] == 1:
+        return f"{of}; each of these kept every promise."
+    good = format_value(float(row["good_fraction"]), "_fraction")
+    return (
+        f"{of}. Least good is {row['request_class']} of {row['tenant']} with prompts of "
+        f"{row['length_bucket']} tokens, in the phase {row['phase']}: {good} of "
+        f"{counted(int(row['requests']), 'request')}."
+    )
 
 
 def length_bucket(prompt_tokens: pd.Series) -> pd.Categorical:

@@ -14,12 +14,15 @@ from capplan.display import Displayed
 from capplan.formatting import counted, format_value, in_layer, listed
 from capplan.results.breakers import open_spans, rule_at
 from capplan.results.conservation import conservation_table
+from capplan.results.groups import BY, grouped, least_good
 from capplan.results.headline import headline
 from capplan.results.replica_lifecycle import lead_times
 from capplan.results.segments import SERIES, mean_segments, queue_waits
 from capplan.scenario import Scenario
 from capplan.schema import REQUESTS, TIMELINE, names, require_columns
 
+TAILS = ("ttft_censored", "tpot", "e2e_censored")
+"""Latencies whose tail is shown."""
 MOST_MOMENTS = 600
 """Requests of a run that a chart of single requests shows."""
 
@@ -98,6 +101,21 @@ class RunResult(Displayed):
     def time_by_layer(self) -> pd.DataFrame:
         """Return the mean time of successes in each layer: request_class, layer, mean_s."""
         return mean_segments(self.judged)
+
+    def groups(self) -> pd.DataFrame:
+        """Return the figures by class, tenant, length bucket and phase, a failure as infinite.
+
+        Columns: the keys, requests, good_fraction, rejected, failed, timed_out, and the 99th
+        percentiles.
+        """
+        table = grouped(self)
+        latencies = {f"{name}_p99_s": f"{name.partition('_')[0].upper()} p99_s" for name in TAILS}
+        counts = ["requests", "good_fraction", "rejected", "failed", "timed_out"]
+        return table[[*BY, *counts, *latencies]].rename(columns=latencies)
+
+    def group_summary(self) -> str:
+        """Return which of the :meth:`groups` kept its promises least, in a sentence."""
+        return least_good(grouped(self))
 
     def conservation(self) -> pd.DataFrame:
         """Return what happened to all attempts by class and layer; layers without waits left out.

@@ -148,6 +148,30 @@ def test_groups_cover_every_request_once(make_run, served):
     assert chat["requests"].tolist() == [2, 8, 2]
 
 
+def test_the_group_that_keeps_its_promises_least_is_named(make_run, served):
+    """Of tenant b the long prompts come late: TTFT 4.3 s of 2 s promised."""
+    rows = [served(f"a{i}", float(i), tenant="a") for i in range(40)]
+    rows += [served(f"b{i}", float(i), tenant="b") for i in range(40)]
+    late = {"tenant": "b", "prompt_tokens": 2000, "waits": (3.0, 0.0, 0.0)}
+    rows += [served(f"c{i}", float(i), **late) for i in range(40)]
+    rows += [served("few", 1.0, **late | {"tenant": "c"})]
+    run = make_run(rows)
+    groups = run.groups()
+    assert groups["requests"].tolist() == [40, 40, 40, 1]
+    assert groups["good_fraction"].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert groups["TTFT p99_s"].tolist() == pytest.approx([1.3, 1.3, 4.3, 4.3])
+    assert "b with prompts of ≤ 4096 tokens" in run.group_summary()
+    kept = make_run(rows[:80])
+    assert "tokens" not in kept.group_summary()
+
+
+def test_many_tenants_have_their_smaller_ones_together(make_run, served):
+    rows = [served(f"{t}-{i}", float(i), tenant=f"t{t}") for t in range(25) for i in range(t + 1)]
+    found = grouped(make_run(rows), by=["tenant"])
+    assert len(found) == 21
+    assert found.set_index("tenant")["requests"]["5 others"] == 1 + 2 + 3 + 4 + 5
+
+
 def test_phases_follow_the_shape_and_the_faults(two_classes):
     from capplan.scenario.files import with_values
 
