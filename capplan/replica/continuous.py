@@ -24,20 +24,16 @@ speculation, as many as the expected tokens of all steps so far allow.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
+from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.engine import NO_LIMITS, Limits
 from capplan.replica.job import Job
 from capplan.replica.kv_layouts import kv_cache
 from capplan.replica.preference import Preference
 from capplan.replica.waiting import WaitingLine, waiting_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from capplan.replica.compiled.step_laws import StepTime
-    from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 
 
 class ContinuousEngine:

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from capplan.replica.job import Job
 from capplan.replica.waiting import WaitingLine
-
-if TYPE_CHECKING:
-    from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,19 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from capplan.catalog import accelerator, model
 from capplan.replica.compiled.step_laws import Curve, MixTable, TableStepTime, check_axis, curve
 from capplan.replica.memory import accelerator_of, model_of
 from capplan.replica.roofline import hides_host, one_stage, roofline_step
 from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import TablesStep
 from capplan.schema import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from capplan.scenario.step_times import TablesStep
 
 US = 1e-6
 MS = 1e-3
@@ -163,8 +160,6 @@ def _found(folder: Path, name: str) -> Path:
 
 
 def _read(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
     try:
         return pd.read_csv(file)
     except (OSError, ValueError) as err:

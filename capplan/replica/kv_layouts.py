@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from capplan.replica.job import Job
 from capplan.replica.kv import KvBlocks, KvCache, PrefixCache
 from capplan.replica.memory import accelerator_of, pool_kv_bytes_per_token
-
-if TYPE_CHECKING:
-    from capplan.scenario.batching import ContinuousBatching
-    from capplan.scenario.pools import Pool
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
 
 
 def copy_s_per_token(pool: Pool) -> float:

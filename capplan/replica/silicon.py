@@ -31,18 +31,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from capplan.catalog import Model
 from capplan.replica.compiled.step_laws import MixTable, TableStepTime
 from capplan.replica.kernel_tables import mix_table
 from capplan.replica.memory import accelerator_of, model_of
 from capplan.replica.roofline import hides_host, one_stage
 from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import SiliconStep
 from capplan.schema import DataError
-
-if TYPE_CHECKING:
-    from capplan.catalog import Model
-    from capplan.scenario.step_times import SiliconStep
 
 SYSTEMS = {
     "A100-SXM-80GB": "a100_sxm",

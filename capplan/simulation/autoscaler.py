@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from capplan.scenario.autoscaling import (
     Autoscaler,
@@ -30,13 +29,11 @@ from capplan.scenario.autoscaling import (
 )
 from capplan.scenario.metric_names import LATENCIES
 from capplan.simulation.attempt import Gauge
+from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock, Events, Rank
+from capplan.simulation.fleet import Fleet
 from capplan.simulation.metrics import LatencyWindow, pool_reading, replica_reading
-
-if TYPE_CHECKING:
-    from capplan.simulation.callers import Callers
-    from capplan.simulation.fleet import Fleet
-    from capplan.simulation.pool import ServingPool
+from capplan.simulation.pool import ServingPool
 
 Sample = float | Mapping[str, float]
 """A reading of a metric: one number, or one by replica."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capplan.replica.engine import NO_LIMITS, Limits
 from capplan.replica.kv_layouts import ContiguousSpace, copy_s_per_token
@@ -24,14 +24,12 @@ from capplan.scenario.breakers import (
     ShrinkBatch,
     StartStandby,
 )
+from capplan.scenario.classes import RequestClass
+from capplan.scenario.pools import Pool
 from capplan.simulation.attempt import Attempt, Failure
 from capplan.simulation.clock import Clock
-
-if TYPE_CHECKING:
-    from capplan.scenario.classes import RequestClass
-    from capplan.scenario.pools import Pool
-    from capplan.simulation.gateway import GatewayHost
-    from capplan.simulation.pool import ServingPool
+from capplan.simulation.gateway import GatewayHost
+from capplan.simulation.pool import ServingPool
 
 LIMIT_OF = {
     "max_num_seqs": "sequences",

@@ -11,9 +11,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from capplan.results.breakers import LAYER, OPEN, VALUE, rule_at
+from capplan.scenario import Scenario
 from capplan.scenario.breaker_rules import placements
 from capplan.scenario.breakers import Breaker, PerRequest
 from capplan.scenario.metric_names import LATENCIES
@@ -24,16 +26,11 @@ from capplan.simulation.breaker_actions import (
     Throttle,
     effect_of,
 )
+from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock, Events, Rank
+from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.metrics import LatencyWindow, Reading, gateway_reading, pool_reading
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from capplan.scenario import Scenario
-    from capplan.simulation.callers import Callers
-    from capplan.simulation.gateway import GatewayHost
-    from capplan.simulation.pool import ServingPool
+from capplan.simulation.pool import ServingPool
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +159,6 @@ class Breakers:
 
     def with_rows(self, timeline: pd.DataFrame) -> pd.DataFrame:
         """Return a timeline with the state of each rule and its metric at every transition."""
-        import pandas as pd
-
         rows: list[tuple[float, str, str, str, float]] = [
             (0.0, LAYER, rule.name, OPEN, 0.0) for rule in self.rules
         ]

@@ -6,9 +6,10 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
-from capplan.scenario.callers import Retry
+import numpy as np
+
+from capplan.scenario.callers import Hedge, Retry
 from capplan.simulation.attempt import Attempt, Failure, Request
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections
@@ -16,11 +17,6 @@ from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.request_log import RequestLog
 from capplan.simulation.request_source import LoadGenerator, TraceSource, UserSource
 from capplan.simulation.retries import Budgets, Hedging, is_final
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from capplan.scenario.callers import Hedge
 
 HEDGE_LOST = "hedge_lost"
 

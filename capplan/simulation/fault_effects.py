@@ -6,8 +6,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+
+from capplan.scenario import Scenario
 from capplan.scenario.faults import (
     Crash,
     GeneratorLimit,
@@ -20,6 +23,7 @@ from capplan.scenario.faults import (
     Slow,
 )
 from capplan.scenario.placement import nodes_of
+from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.faults import (
     Ended,
@@ -30,17 +34,10 @@ from capplan.simulation.faults import (
     start_renewals,
     strike_once,
 )
-from capplan.simulation.shared_host import loader_of
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from capplan.scenario import Scenario
-    from capplan.simulation.callers import Callers
-    from capplan.simulation.pool import ServingPool
-    from capplan.simulation.replica import Replica
-    from capplan.simulation.request_source import LoadGenerator
-    from capplan.simulation.shared_host import SharedHost
+from capplan.simulation.pool import ServingPool
+from capplan.simulation.replica import Replica
+from capplan.simulation.request_source import LoadGenerator
+from capplan.simulation.shared_host import SharedHost, loader_of
 
 ReplicaFaultT = TypeVar("ReplicaFaultT", bound=ReplicaFault)
 

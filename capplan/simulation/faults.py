@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from capplan.scenario import Scenario
 from capplan.scenario.ending import Ending
 from capplan.scenario.faults import Crash, Occurrence, ReplicaFault
 from capplan.scenario.pools import Pool
+from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock, Events, Rank
+from capplan.simulation.pool import ServingPool
+from capplan.simulation.replica import Replica
 from capplan.simulation.shared_host import Load, Loader
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from capplan.scenario import Scenario
-    from capplan.simulation.callers import Callers
-    from capplan.simulation.pool import ServingPool
-    from capplan.simulation.replica import Replica
 
 Ended = Callable[[], object]
 FaultT = TypeVar("FaultT", bound=Occurrence)

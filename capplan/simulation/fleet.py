@@ -9,22 +9,19 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from capplan.scenario import Scenario
 from capplan.scenario.autoscaling import NOTHING, Lifecycle
+from capplan.scenario.pools import Pool
 from capplan.scenario.times import Duration, FixedTime
 from capplan.simulation.attempt import Gauge
 from capplan.simulation.clock import Alarm, Clock, Rank
+from capplan.simulation.pool import ServingPool
+from capplan.simulation.replica import Replica
+from capplan.simulation.shared_host import Load, Loader
 from capplan.traffic.laws import Z95
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from capplan.scenario import Scenario
-    from capplan.scenario.pools import Pool
-    from capplan.simulation.pool import ServingPool
-    from capplan.simulation.replica import Replica
-    from capplan.simulation.shared_host import Load, Loader
 
 Note = Callable[[str, str], None]
 """Records a replica's name and the phase (``schema.PHASES``) that it enters now."""

@@ -36,21 +36,19 @@ import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from capplan.replica.kv_layouts import ContiguousSpace
 from capplan.scenario.metric_names import LATENCIES, MOST_SAMPLES, samples_needed
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from capplan.simulation.attempt import Attempt
-    from capplan.simulation.callers import Callers
-    from capplan.simulation.clock import Clock
-    from capplan.simulation.gateway import GatewayHost
-    from capplan.simulation.pool import ServingPool
-    from capplan.simulation.replica import Replica
+from capplan.simulation.attempt import Attempt
+from capplan.simulation.callers import Callers
+from capplan.simulation.clock import Clock
+from capplan.simulation.gateway import GatewayHost
+from capplan.simulation.pool import ServingPool
+from capplan.simulation.replica import Replica
 
 Reading = Callable[[], float]
 """Returns a metric now."""
@@ -168,8 +166,6 @@ class LatencyWindow:
 
     def __call__(self) -> float:
         """Return the quantile over the window that ends now; NaN with too few attempts."""
-        import numpy as np
-
         self._forget()
         count = self._count - self._first
         if count < self._least:
@@ -179,8 +175,6 @@ class LatencyWindow:
 
     def _inside(self) -> NDArray[np.float64]:
         """Return the observations within the window."""
-        import numpy as np
-
         values = np.frombuffer(self._values, dtype=np.float64)
         begin, end = self._first % MOST_SAMPLES, self._count % MOST_SAMPLES
         if begin < end:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import numpy as np
 
 from capplan.replica.engine import Batch
 from capplan.replica.multi_model import ResidentEngine
@@ -20,10 +22,6 @@ from capplan.simulation.replica import Replica
 from capplan.simulation.routing import LastSeen, Target, route_of
 from capplan.simulation.shared_host import Rates, Share, SharedHost
 from capplan.simulation.steps import EngineKind, Poison, steps_factory
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 UNREACHABLE = Failure.of(RouterBlind.ending, "service_queue", outcome="failed")
 """What a request gets that a blind router sends to a replica that is down or gone."""

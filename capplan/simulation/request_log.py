@@ -7,18 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from capplan.scenario import Scenario
 from capplan.schema import REQUESTS, Column
 from capplan.simulation.attempt import Attempt, Request
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from capplan.scenario import Scenario
-
 
 ROWS_AT_ONCE = 10_000
 """Rows of a trace that become requests together: fast enough, and little memory."""
@@ -154,9 +151,6 @@ class RequestLog:
 
     def frame(self) -> pd.DataFrame:
         """Return one row per attempt (``schema.REQUESTS``), by request, then attempt."""
-        import numpy as np
-        import pandas as pd
-
         if self.attempts or not self._parts:
             self._put(self.attempts)
             self.attempts = []
@@ -176,8 +170,6 @@ class RequestLog:
 
     def _put(self, rows: list[Attempt]) -> None:
         """Store some attempts as columns, instead of as objects."""
-        import numpy as np
-
         columns = _numbers(rows)
         columns |= {name: list(map(attrgetter(name), rows)) for name in (*_WORDS, "degraded")}
         self._add_derived(columns, rows)
@@ -198,8 +190,6 @@ class RequestLog:
 
     def _add_derived(self, columns: dict[str, Any], rows: list[Attempt]) -> None:
         """Add the columns that follow from times, as if all attempts had succeeded."""
-        import numpy as np
-
         streaming = np.fromiter((a.request.streaming for a in rows), bool, len(rows))
         finish_s, made_s = columns["finish_s"], columns["prefill_end_s"]
         first_s = self._leaves_s(columns["intended_start_s"], made_s) + self._network_s
@@ -228,21 +218,15 @@ class _Words:
 
     def numbers(self, texts: Iterable[str | None]) -> NDArray[np.int64]:
         """Return texts as numbers."""
-        import numpy as np
-
         return np.fromiter(map(self._numbers.__getitem__, texts), np.int64)
 
     def of(self, numbers: NDArray[np.int64]) -> Any:
         """Return numbers as texts."""
-        import pandas as pd
-
         return pd.array(list(self._numbers), dtype="str").take(numbers)
 
 
 def _numbers(rows: list[Attempt]) -> dict[str, Any]:
     """Return the numbers that attempts hold, as columns of floats."""
-    import numpy as np
-
     values = chain.from_iterable(map(attrgetter(*_NUMBERS), rows))
     shape = len(rows), len(_NUMBERS)
     table = np.fromiter(values, np.float64, math.prod(shape)).reshape(shape)

@@ -8,13 +8,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from capplan.scenario.faults import GeneratorLimit
 from capplan.simulation.attempt import Attempt, Request
 from capplan.simulation.clock import Clock, Rank
-
-if TYPE_CHECKING:
-    from capplan.scenario.faults import GeneratorLimit
 
 Begin = Callable[[Request], None]
 

@@ -6,16 +6,13 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from capplan.scenario import Scenario
 from capplan.scenario.gateway import ResponseCache
 from capplan.simulation.attempt import Attempt, Gauge
 from capplan.simulation.clock import Clock
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from capplan.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import numpy as np
 
 from capplan.scenario.layers import Router
 from capplan.simulation.attempt import Attempt
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Target(Protocol):

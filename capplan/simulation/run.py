@@ -6,11 +6,15 @@ import gc
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from capplan.budget import resolved
 from capplan.results import RunResult
@@ -34,14 +38,7 @@ from capplan.simulation.shared_host import SharedHost, demands_of, loader_of
 from capplan.simulation.steps import EngineKind, poison_of, poisoned_rows
 from capplan.traffic.closed import is_closed
 from capplan.traffic.streams import stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
-
-    import pandas as pd
-
-    from capplan.traffic.trace import Trace
+from capplan.traffic.trace import Trace
 
 
 class RandomStream(IntEnum):

@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+import pandas as pd
+
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.engine import Engine
 from capplan.replica.job import Job
@@ -22,6 +25,7 @@ from capplan.replica.multi_model import (
 )
 from capplan.replica.step_time import batch_seconds, step_time
 from capplan.replica.whole_batch import DynamicEngine, StaticEngine, static_step_time
+from capplan.scenario import Scenario
 from capplan.scenario.batching import (
     ContinuousBatching,
     DynamicBatching,
@@ -34,11 +38,7 @@ from capplan.simulation.attempt import Attempt
 from capplan.simulation.clock import Clock
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from capplan.replica.compiled.engine import CompiledEngine
-    from capplan.scenario import Scenario
 
 logger = logging.getLogger(__name__)
 

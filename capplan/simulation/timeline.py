@@ -57,24 +57,21 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
 
 from capplan.replica.kv import cache_of
 from capplan.replica.kv_layouts import ContiguousSpace
 from capplan.replica.multi_model import ResidentEngine
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.attempt import Gauge
+from capplan.simulation.callers import Callers
 from capplan.simulation.clock import Clock, Events, Rank
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from capplan.simulation.callers import Callers
-    from capplan.simulation.gateway import GatewayHost
-    from capplan.simulation.pool import ServingPool
-    from capplan.simulation.replica import Replica
-    from capplan.simulation.shared_host import SharedHost
+from capplan.simulation.gateway import GatewayHost
+from capplan.simulation.pool import ServingPool
+from capplan.simulation.replica import Replica
+from capplan.simulation.shared_host import SharedHost
 
 MOST_SAMPLES = 600
 FIRST_SAMPLES = 300
@@ -186,9 +183,6 @@ class Sampler:
 
     def frame(self) -> pd.DataFrame:
         """Read once more, at the end of the run; return the timeline (``schema.TIMELINE``)."""
-        import numpy as np
-        import pandas as pd
-
         if not self._times or self.clock.now > self._times[-1]:
             self._read()
         times = np.array(self._times)
@@ -210,8 +204,6 @@ class Sampler:
 
     def _table(self) -> np.ndarray:
         """Return the readings as a table; NaN before a probe was added."""
-        import numpy as np
-
         width = len(self._readings)
         if len(self._rows[0]) == width:
             return np.array(self._rows, dtype=np.float64)
@@ -221,8 +213,6 @@ class Sampler:
         return table
 
     def _phases(self) -> Iterable[Series]:
-        import numpy as np
-
         for replica in dict.fromkeys(name for _, name, _ in self._events):
             own = [(time, value) for time, name, value in self._events if name == replica]
             times, values = np.array(own, dtype=np.float64).T
@@ -231,8 +221,6 @@ class Sampler:
 
 def _series(track: _Track, times: np.ndarray, table: np.ndarray) -> Series:
     """Return one probe's rows: its label, times and values."""
-    import numpy as np
-
     probe = track.probe
     label = (probe.layer, probe.replica, probe.metric)
     begin = int(np.searchsorted(times, track.born_s))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.scenario.traffic import Arrivals, Even, GammaGaps, Modulated, Poisson, WeibullGaps
-from capplan.traffic.curve import levels
-
-if TYPE_CHECKING:
-    from capplan.traffic.curve import RateCurve
+from capplan.traffic.curve import RateCurve, levels
 
 CHUNK = 1 << 14
 """Gaps drawn at once; a constant, so that fewer requests are the first of more requests."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from capplan.formatting import counted
+from capplan.scenario import Scenario
+from capplan.scenario.traffic import ClassRule
 from capplan.traffic.laws import sizes, tenants_of
 from capplan.traffic.streams import Stream, stream
-
-if TYPE_CHECKING:
-    from capplan.scenario import Scenario
-    from capplan.scenario.traffic import ClassRule
 
 Objects = NDArray[np.object_]
 Bools = NDArray[np.bool_]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from capplan.scenario import Scenario
 from capplan.scenario.shapes import ClosedLoop
 from capplan.scenario.times import ExponentialTime, FixedTime, LognormalTime, Time
 from capplan.schema import DataError
@@ -18,10 +18,7 @@ from capplan.traffic.assign import classes_of
 from capplan.traffic.laws import drawn_classes, rows_by_class
 from capplan.traffic.replay import occurrence, taken
 from capplan.traffic.streams import Stream, stream
-
-if TYPE_CHECKING:
-    from capplan.scenario import Scenario
-    from capplan.traffic.trace import Trace
+from capplan.traffic.trace import Trace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

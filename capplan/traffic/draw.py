@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from capplan.scenario import Scenario
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.part import WITHOUT_TRACE
 from capplan.scenario.shapes import ClosedLoop, Replay
@@ -25,11 +26,6 @@ from capplan.traffic.sample import base_trace
 from capplan.traffic.shapes import planned_rate
 from capplan.traffic.streams import Stream, stream
 from capplan.traffic.trace import Trace, from_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from capplan.scenario import Scenario
 
 LAWS_NOTE = "The requests are drawn from the laws of the scenario's classes, without a trace."
 

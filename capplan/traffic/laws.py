@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from capplan.scenario import Scenario
 from capplan.scenario.classes import (
     ChoiceSize,
     FixedLength,
@@ -17,15 +17,12 @@ from capplan.scenario.classes import (
     Length,
     LognormalLength,
     LognormalSize,
+    RequestClass,
     Size,
 )
+from capplan.scenario.traffic import MixChange
 from capplan.schema import DataError
 from capplan.traffic.streams import Stream, stream
-
-if TYPE_CHECKING:
-    from capplan.scenario import Scenario
-    from capplan.scenario.classes import RequestClass
-    from capplan.scenario.traffic import MixChange
 
 Ints = NDArray[np.int64]
 

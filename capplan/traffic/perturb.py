@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from capplan.formatting import counted, does
+from capplan.scenario import Scenario
 from capplan.scenario.traffic import Bursts, LongOutputs, Poisson
 from capplan.traffic.arrivals import arrival_times_s
-from capplan.traffic.curve import levels
+from capplan.traffic.curve import RateCurve, levels
 from capplan.traffic.replay import occurrence, taken
 from capplan.traffic.shapes import burst_windows, outside
 from capplan.traffic.streams import Stream, stream
-
-if TYPE_CHECKING:
-    from capplan.scenario import Scenario
-    from capplan.traffic.curve import RateCurve
 
 PEAK_WINDOW_S = 60.0
 """Window of the peak of a replayed trace, s."""

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from capplan.formatting import counted, format_value
+from capplan.scenario.shapes import Replay
 from capplan.traffic.streams import Stream, stream
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from capplan.scenario.shapes import Replay
-    from capplan.traffic.trace import Trace
+from capplan.traffic.trace import Trace
 
 
 def window_s(base: Trace) -> float:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
 from capplan.bundled import data_path
+from capplan.scenario.traffic import Traffic
 from capplan.schema import DataError
 from capplan.traffic.readers import FORMATS, read_trace
 from capplan.traffic.readers.servegen import SPAN_S
 from capplan.traffic.trace import Trace
-
-if TYPE_CHECKING:
-    from capplan.scenario.traffic import Traffic
 
 SAMPLE = "sample"
 """Name of the bundled trace in a scenario and on the command line."""

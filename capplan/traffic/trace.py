@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from capplan.formatting import counted
 from capplan.schema import TRACE, Column, DataError, require_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    import pandas as pd
 
 REASONS: Mapping[str, str] = {
     "unparseable": "the line, its time or a token count cannot be read",

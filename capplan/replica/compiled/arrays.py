@@ -11,7 +11,7 @@ a step takes 2.5 µs. Inside compiled code its address goes from function to fun
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray, types
@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 
 from capplan.replica.compiled.jit import compiled
 from capplan.replica.compiled.laws import LAW
-
-if TYPE_CHECKING:
-    from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 
 Memory = NDArray[np.int64]
 """The state of one replica as one array."""

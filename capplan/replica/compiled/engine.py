@@ -8,27 +8,23 @@ ended by then are ended first. :func:`not_compiled` says which pools need the re
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.replica.compiled import steps
 from capplan.replica.compiled.arrays import STATE, clear_state, laid_out, new_arrays
 from capplan.replica.compiled.laws import step_law
+from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.compiled.views import CompiledCache, CompiledLine, whole_rank
 from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
 from capplan.replica.kv_layouts import kv_cache
 from capplan.replica.preference import Preference
 from capplan.replica.waiting import WaitingLine, waiting_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from capplan.replica.compiled.step_laws import StepTime
-    from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.batching import ContinuousBatching
 
 _FIELDS = STATE.names or ()
 _EMPTY = Job(prompt_tokens=0, output_tokens=0)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.replica.job import Job
 from capplan.replica.kv import block_keys
 from capplan.replica.waiting import first_come, rank_of
+from capplan.scenario.layers import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
-    from numpy.typing import NDArray
-
     from capplan.replica.compiled.engine import CompiledEngine
-    from capplan.scenario.layers import Queue
 
 _NUMBER, _WHOLE = Struct("<d"), Struct("<q")
 _LOWEST = -(2**63)

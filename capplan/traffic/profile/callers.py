@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from capplan.statistics import quantiles
 from capplan.traffic.profile.arrivals import gap_cv
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LARGEST = 20
 PILE_FRACTION = 0.01

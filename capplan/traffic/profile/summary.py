@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,7 @@ from capplan.traffic.profile.concurrency import Service, ServiceTime, service_ti
 from capplan.traffic.profile.demand import GroupDemand, Mask, Period, demand_of
 from capplan.traffic.profile.lengths import Buckets, Lengths, length_buckets
 from capplan.traffic.profile.periods import CHANCE, Periods, find_periods
-from capplan.traffic.trace import Ledger
-
-if TYPE_CHECKING:
-    from capplan.traffic.trace import Trace
+from capplan.traffic.trace import Ledger, Trace
 
 MOST_LEVELS = 400
 """Points of the chart of the time above a number in flight."""
