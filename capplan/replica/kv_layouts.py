@@ -130,8 +130,7 @@ class ContiguousSpace(KvCache):
         size = self.reserve(job)
         index = self._hole(size)
         if index is None:
-            msg = f"a hole of {size} tokens, got none of {len(self._holes)}"
-            raise ValueError(msg)
+            raise ValueError(f"a hole of {size} tokens, got none of {len(self._holes)}")
         start, room = self._holes[index]
         if room == size:
             del self._holes[index]

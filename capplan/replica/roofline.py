@@ -139,8 +139,7 @@ def roofline(pool: Pool) -> RooflineStepTime:
     if not isinstance(batching, ContinuousBatching) or not isinstance(
         batching.step_time, RooflineStep
     ):
-        msg = f"pool {pool.name}: no roofline step time"
-        raise ValueError(msg)
+        raise ValueError(f"pool {pool.name}: no roofline step time")
     return roofline_step(pool, batching.step_time)
 
 

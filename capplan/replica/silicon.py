@@ -174,8 +174,7 @@ def _ask(asked: dict[str, Any]) -> list[float]:
 def _seconds(model: Any, point: tuple[float, float, float, float]) -> float:
     estimate_ms = model.estimate_forward_pass_time_ms({"scheduled_requests": scheduled(*point)})
     if estimate_ms is None:
-        msg = "no estimate of a step"
-        raise ValueError(msg)
+        raise ValueError("no estimate of a step")
     return float(estimate_ms) * MS
 
 

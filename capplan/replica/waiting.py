@@ -341,8 +341,7 @@ class SharedLine(WaitingLine[Waiter]):
     def _take(self) -> tuple[Flow[Waiter] | None, int, Waiter]:
         found = self._next()
         if found is None:
-            msg = "no job waits in this line"
-            raise IndexError(msg)
+            raise IndexError("no job waits in this line")
         flow = found[0]
         if flow is None:
             self._front.pop()

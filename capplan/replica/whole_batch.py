@@ -194,8 +194,7 @@ class DynamicEngine:
     def _service_s(self, batch: list[Job], now_s: float) -> float:
         """Return how long a batch takes, s."""
         if self._batch_seconds is None:
-            msg = "batch_seconds: needed to serve a batch"
-            raise ValueError(msg)
+            raise ValueError("batch_seconds: needed to serve a batch")
         return self._batch_seconds(len(batch), sum(job.batch_items for job in batch))
 
     def _count_window(self, batch: list[Job], now_s: float) -> None:
@@ -269,8 +268,7 @@ def static_step_time(pool: Pool) -> StepTime:
     """
     batching = pool.batching
     if not isinstance(batching, StaticBatching):
-        msg = f"pool {pool.name}: a pool of static batching, got {batching.kind}"
-        raise ValueError(msg)
+        raise ValueError(f"pool {pool.name}: a pool of static batching, got {batching.kind}")
     alike = pool.model_copy(update={"batching": batching.as_continuous})
     if pool.model is not None and pool.accelerator is not None:
         most = kv_blocks(alike) * batching.as_continuous.block_size

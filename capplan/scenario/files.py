@@ -80,8 +80,7 @@ def _date(value: Any) -> str:
     """Return a YAML date as text; TypeError for any other type."""
     if isinstance(value, date):
         return value.isoformat()
-    msg = f"text, numbers, lists and mappings, got {type(value).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"text, numbers, lists and mappings, got {type(value).__name__}")
 
 
 def write_scenario(scenario: Scenario) -> str:

@@ -49,8 +49,7 @@ WITHOUT_TRACE = "without trace"
 def _invertible(value: float) -> float:
     """Refuse a number so small that one over it overflows."""
     if value < LEAST:
-        msg = f"input should be at least {LEAST:g}"
-        raise ValueError(msg)
+        raise ValueError(f"input should be at least {LEAST:g}")
     return value
 
 

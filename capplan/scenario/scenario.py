@@ -184,5 +184,4 @@ class Scenario(Part):
 
 def _check_known(path: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        msg = f"{path}: one of {', '.join(sorted(known)) or 'nothing'}, got {name!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{path}: one of {', '.join(sorted(known)) or 'nothing'}, got {name!r}")

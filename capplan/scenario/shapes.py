@@ -234,14 +234,11 @@ def occasion(name: str, *, base_rps: float, peak_rps: float, part_s: float = 900
     ValueError
         For an unknown occasion or a peak that is not above the base.
 
-    Examples
-    --------
     >>> occasion("promotion", base_rps=5, peak_rps=20).peak_rps
     20.0
     """
     if peak_rps <= base_rps:
-        msg = f"peak_rps must be above base_rps, got {peak_rps} and {base_rps}"
-        raise ValueError(msg)
+        raise ValueError(f"peak_rps must be above base_rps, got {peak_rps} and {base_rps}")
     middle, swing = (peak_rps + base_rps) / 2, (peak_rps - base_rps) / (peak_rps + base_rps)
     spike = Spike(
         base_rps=base_rps, peak_rps=peak_rps, every_s=part_s / 2, first_s=part_s / 15,
@@ -253,8 +250,7 @@ def occasion(name: str, *, base_rps: float, peak_rps: float, part_s: float = 900
     if name == "iteration":
         return wave
     if name != "release":
-        msg = f"occasion: one of promotion, iteration, release, got {name!r}"
-        raise ValueError(msg)
+        raise ValueError(f"occasion: one of promotion, iteration, release, got {name!r}")
     steps = Step(
         start_rps=base_rps, factor=(peak_rps / base_rps) ** 0.25, steps=5, hold_s=part_s / 5
     )

@@ -107,8 +107,7 @@ class Callers:
     def gateway(self) -> GatewayHost:
         """Return the gateway; RuntimeError before :meth:`start`."""
         if self._gateway is None:
-            msg = "callers send to a gateway: call start first"
-            raise RuntimeError(msg)
+            raise RuntimeError("callers send to a gateway: call start first")
         return self._gateway
 
     def gauges(self) -> Iterator[tuple[str, Callable[[], float], bool]]:

@@ -148,8 +148,7 @@ class LatencyWindow:
         min_samples: int | None = None,
     ) -> None:
         if name not in LATENCIES:
-            msg = f"unknown latency {name!r}; known: {', '.join(LATENCIES)}"
-            raise ValueError(msg)
+            raise ValueError(f"unknown latency {name!r}; known: {', '.join(LATENCIES)}")
         self._name = name
         self._quantile = quantile
         self._window_s = window_s
@@ -296,6 +295,5 @@ _TOTALS: Mapping[str, Callable[[ServingPool], Counts]] = {
 
 def _known(name: str, readers: Mapping[str, Value]) -> Value:
     if name not in readers:
-        msg = f"unknown metric {name!r}; known: {', '.join(readers)}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown metric {name!r}; known: {', '.join(readers)}")
     return readers[name]

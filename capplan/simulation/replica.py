@@ -254,8 +254,7 @@ class Replica:
     @property
     def _step_by_step(self) -> StepByStep:
         if not isinstance(self._steps, StepByStep):
-            msg = f"steps that can change their pace, got {type(self._steps).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"steps that can change their pace, got {type(self._steps).__name__}")
         return self._steps
 
     def _change_pace(self) -> None:
@@ -400,6 +399,5 @@ class Replica:
 
 def _attempt(job: Job) -> Attempt:
     if not isinstance(job, Attempt):
-        msg = f"a replica of the simulation holds attempts, got {job!r}"
-        raise TypeError(msg)
+        raise TypeError(f"a replica of the simulation holds attempts, got {job!r}")
     return job

@@ -363,8 +363,7 @@ def simulate_many(
         When the number of traces is not that of the replications.
     """
     if traces is not None and len(traces) != replications:
-        msg = f"one trace per replication ({replications}), got {len(traces)}"
-        raise ValueError(msg)
+        raise ValueError(f"one trace per replication ({replications}), got {len(traces)}")
     run = map if executor is None else executor.map
     numbers = range(replications)
     scenarios = repeat(scenario) if isinstance(scenario, Scenario) else scenario

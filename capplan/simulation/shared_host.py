@@ -179,8 +179,7 @@ def load_alone_s(pool: Pool, rules: ModelLoad, host: Host | None) -> float:
 def _rate(pool: Pool, host: Host | None) -> float:
     rate = load_rate_bytes_per_s(pool, host)
     if rate is None:
-        msg = f"pools.{pool.name}.load_bandwidth_bytes_per_s: needed to load a model"
-        raise ValueError(msg)
+        raise ValueError(f"pools.{pool.name}.load_bandwidth_bytes_per_s: needed to load a model")
     return rate
 
 

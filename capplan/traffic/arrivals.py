@@ -32,8 +32,7 @@ def arrival_times_s(
     Raises ValueError for a ``limit`` below 1.
     """
     if limit is not None and limit < 1:
-        msg = f"limit must be at least 1, got {limit}"
-        raise ValueError(msg)
+        raise ValueError(f"limit must be at least 1, got {limit}")
     parts, drawn = [], 0
     for points in _points(arrivals, rng):
         inside = points[points <= plan.expected]

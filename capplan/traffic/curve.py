@@ -22,8 +22,6 @@ class RateCurve:
     seconds, so n requests need x = 2n / (r + sqrt(r² + 2·s·n)).
     Raises ValueError for knots out of order, a negative or infinite rate, or fewer than two knots.
 
-    Examples
-    --------
     >>> ramp = curve([0, 10], [0, 4])
     >>> float(ramp.rate_at(5)), float(ramp.expected_by(5)), float(ramp.time_of(5))
     (2.0, 5.0, 5.0)
@@ -40,8 +38,7 @@ class RateCurve:
             msg = f"a rate curve needs two or more knots, got {len(time)} times, {len(rate)} rates"
             raise ValueError(msg)
         if not (np.isfinite(time).all() and np.isfinite(rate).all()):
-            msg = "times and rates of a rate curve must be finite"
-            raise ValueError(msg)
+            raise ValueError("times and rates of a rate curve must be finite")
         if (np.diff(time) < 0).any() or (rate < 0).any():
             msg = "times of a rate curve must not decrease and rates must not be negative"
             raise ValueError(msg)
@@ -99,8 +96,7 @@ class RateCurve:
         10.0
         """
         if end_s <= self.time_s[0]:
-            msg = f"end_s must be after the start of the plan, got {end_s}"
-            raise ValueError(msg)
+            raise ValueError(f"end_s must be after the start of the plan, got {end_s}")
         if end_s >= self.end_s:
             return self
         keep = self.time_s < end_s
@@ -157,16 +153,14 @@ def levels(edges_s: Sequence[float] | Any, rate_rps: Sequence[float] | Any) -> R
     """
     edges, rates = np.asarray(edges_s, dtype=float), np.asarray(rate_rps, dtype=float)
     if len(edges) != len(rates) + 1:
-        msg = f"levels need one edge more than rates, got {len(edges)} and {len(rates)}"
-        raise ValueError(msg)
+        raise ValueError(f"levels need one edge more than rates, got {len(edges)} and {len(rates)}")
     return RateCurve(time_s=np.repeat(edges, 2)[1:-1], rate_rps=np.repeat(rates, 2))
 
 
 def _combined(a: RateCurve, b: RateCurve, *, multiply: bool) -> RateCurve:
     start, end = max(a.time_s[0], b.time_s[0]), min(a.end_s, b.end_s)
     if start >= end:
-        msg = "two rate curves that share no time cannot be combined"
-        raise ValueError(msg)
+        raise ValueError("two rate curves that share no time cannot be combined")
     edges = np.unique(np.concatenate([a.time_s, b.time_s]))
     edges = edges[(edges > start) & (edges < end)]
     edges = np.concatenate([[start], edges, [end]])

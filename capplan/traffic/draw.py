@@ -133,8 +133,7 @@ def _replay(
     scenario: Scenario, shape: Replay, base: Trace | None, key: tuple[int, int]
 ) -> tuple[pd.DataFrame, float, list[str]]:
     if base is None:
-        msg = "shape replay needs a base trace"
-        raise ValueError(msg)
+        raise ValueError("shape replay needs a base trace")
     lasts_s = scenario.traffic.lasts_s
     whole = replayed(base, shape, key=key)
     times = whole["arrival_s"].to_numpy(np.float64)

@@ -50,8 +50,7 @@ def drawn_classes(
     edges = np.cumsum(class_weights(scenario, time_s), axis=1)
     if (edges[:, -1] <= 0).any():
         at = float(time_s[edges[:, -1] <= 0][0])
-        msg = f"traffic.mix: every class has weight 0 at {at:g} s"
-        raise ValueError(msg)
+        raise ValueError(f"traffic.mix: every class has weight 0 at {at:g} s")
     level = rng.random(len(time_s)) * edges[:, -1]
     return np.asarray((level[:, None] >= edges).sum(axis=1), dtype=np.int64)
 
@@ -185,8 +184,7 @@ def lengths(
         if not left:
             return prompt.astype(np.int64), output.astype(np.int64)
         prompt[beyond], output[beyond] = _pair(c, rng.standard_normal((left, 2)))
-    msg = f"class {c.name}: lengths are nearly always above max_tokens"
-    raise ValueError(msg)
+    raise ValueError(f"class {c.name}: lengths are nearly always above max_tokens")
 
 
 def _pair(
@@ -239,8 +237,7 @@ def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
                     return np.asarray(drawn)
                 again = rng.standard_normal(int(np.count_nonzero(beyond)))
                 drawn[beyond] = p50 * np.exp(sigma * again)
-            msg = f"sizes are nearly always above their max of {most:g}"
-            raise ValueError(msg)
+            raise ValueError(f"sizes are nearly always above their max of {most:g}")
 
 
 def _prefixes(

@@ -111,6 +111,5 @@ def _download(trace: PublicTrace, cache: Path | None) -> Path:
         rule = f"a file with SHA-256 {trace.sha256}"
         raise DataError(rule, where=trace.url, value="another one") from err
     except OSError as err:
-        msg = f"{trace.url}: cannot be downloaded: {err}"
-        raise ConnectionError(msg) from err
+        raise ConnectionError(f"{trace.url}: cannot be downloaded: {err}") from err
     return Path(path)

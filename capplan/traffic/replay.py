@@ -187,8 +187,7 @@ def busiest(trace: Trace, requests: int) -> Trace:
 def at_load(trace: Trace, factor: float) -> Trace:
     """Return the same requests, arriving ``factor`` times as fast."""
     if factor <= 0:
-        msg = f"the load factor must be positive, got {factor}"
-        raise ValueError(msg)
+        raise ValueError(f"the load factor must be positive, got {factor}")
     if factor == 1:
         return trace
     frame = trace.frame.assign(arrival_s=trace.frame["arrival_s"] / factor)

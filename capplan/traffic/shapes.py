@@ -38,8 +38,6 @@ def planned_rate(  # noqa: PLR0911 (one case for each shape)
     Raises ValueError for a replay or a closed loop (no rate is planned), or a duration or replicas
     that are not positive.
 
-    Examples
-    --------
     >>> planned_rate(Steady(rate_rps=5.0), duration_s=60.0).expected
     300.0
     """
@@ -66,11 +64,9 @@ def planned_rate(  # noqa: PLR0911 (one case for each shape)
             plans = [planned_rate(p, duration_s=duration_s, replicas=replicas) for p in shape.parts]
             return functools.reduce(RateCurve.plus, plans)
         case Replay():
-            msg = "a replay has no planned rate: it follows its trace"
-            raise ValueError(msg)
+            raise ValueError("a replay has no planned rate: it follows its trace")
         case ClosedLoop():
-            msg = "a closed loop has no planned rate: its users wait for each answer"
-            raise ValueError(msg)
+            raise ValueError("a closed loop has no planned rate: its users wait for each answer")
 
 
 def _steps(shape: Step) -> RateCurve:

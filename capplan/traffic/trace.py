@@ -33,8 +33,6 @@ class Ledger:
 
     Raises ValueError if ``read != kept + sum(dropped)`` or a count is negative.
 
-    Examples
-    --------
     >>> Ledger(read=3, kept=2, dropped={"negative": 1}).dropped
     {'negative': 1}
     """
@@ -47,8 +45,7 @@ class Ledger:
     def __post_init__(self) -> None:
         counts = [self.read, self.kept, *self.dropped.values(), *self.changed.values()]
         if min(counts) < 0:
-            msg = f"counts must not be negative, got {counts}"
-            raise ValueError(msg)
+            raise ValueError(f"counts must not be negative, got {counts}")
         if self.read != self.kept + sum(self.dropped.values()):
             msg = (
                 f"rows read must equal rows kept + dropped, got {self.read} read, "

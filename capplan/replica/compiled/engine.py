@@ -99,8 +99,7 @@ class CompiledEngine:
         """Begin empty; ValueError for what has no compiled form."""
         law = step_law(step_time)
         if law is None or not_compiled(batching, step_time):
-            msg = f"no compiled form of {', '.join(not_compiled(batching, step_time))}"
-            raise ValueError(msg)
+            raise ValueError(f"no compiled form of {', '.join(not_compiled(batching, step_time))}")
         self._rules = batching
         self.block_size = batching.block_size
         self.kv_blocks = kv_blocks
@@ -226,8 +225,7 @@ class CompiledEngine:
 
     def move_end(self, end_s: float) -> None:
         """Refuse: a step that changes its speed must be known one at a time."""
-        msg = f"steps that run ahead keep their ends, got {end_s!r}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"steps that run ahead keep their ends, got {end_s!r}")
 
     def made(self, job: Job) -> int:
         """Return how many tokens of a job's answer exist by now."""

@@ -155,16 +155,14 @@ def curve(axis: Sequence[float], levels: Sequence[float]) -> Curve:
     """
     check_axis(axis)
     if len(levels) != len(axis):
-        msg = f"one value per point, got {len(levels)} for {len(axis)}"
-        raise ValueError(msg)
+        raise ValueError(f"one value per point, got {len(levels)} for {len(axis)}")
     return Curve(tuple(axis), tuple(levels))
 
 
 def check_axis(axis: Sequence[float]) -> None:
     """Raise ValueError unless an axis has at least two points and rises."""
     if len(axis) < 2 or any(b <= a for a, b in pairwise(axis)):  # noqa: PLR2004
-        msg = f"an axis of at least two rising points, got {tuple(axis)[:5]}"
-        raise ValueError(msg)
+        raise ValueError(f"an axis of at least two rising points, got {tuple(axis)[:5]}")
 
 
 def place(axis: Sequence[float], value: float) -> tuple[int, float]:

@@ -80,8 +80,7 @@ def service_times(frame: pd.DataFrame, service_time_s: ServiceTime | None) -> Se
         seconds = np.asarray(service_time_s, dtype=np.float64)
         seconds = np.full(len(frame), float(seconds)) if seconds.ndim == 0 else seconds
     if seconds.shape != (len(frame),) or not (seconds > 0).all():
-        msg = f"service_time_s: one positive time per request, got {service_time_s!r}"
-        raise ValueError(msg)
+        raise ValueError(f"service_time_s: one positive time per request, got {service_time_s!r}")
     if isinstance(service_time_s, Service):
         return service_time_s
     return Service(seconds=seconds, origin="stated", law=_law(service_time_s))
@@ -115,8 +114,7 @@ def _unstated(frame: pd.DataFrame) -> Service:
 
 def _by_class(frame: pd.DataFrame, times: Mapping[str, float]) -> Floats:
     if "request_class" not in frame:
-        msg = "service_time_s: one time for a trace without classes, got one per class"
-        raise ValueError(msg)
+        raise ValueError("service_time_s: one time for a trace without classes, got one per class")
     missing = sorted(set(frame["request_class"].dropna()) - set(times))
     if missing or frame["request_class"].isna().any():
         msg = f"service_time_s: a time for every class, none for {missing or 'rows without one'}"

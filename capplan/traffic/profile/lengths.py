@@ -192,8 +192,6 @@ def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> Buckets:
     Association 53, 1958 (optimal grouping); Jenks, "Optimal Data Classification for Choropleth
     Maps", 1977 (goodness of variance fit; 0.8 is the customary bound).
 
-    Examples
-    --------
     >>> found = length_buckets([10, 11, 12, 100, 110, 1000, 1100, 1200])
     >>> found.names, found.upper_tokens, found.requests
     (('short', 'medium', 'long'), (12, 110), (3, 2, 3))

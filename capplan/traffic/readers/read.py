@@ -72,8 +72,7 @@ def read_trace(
     of unknown form, or without one usable request.
     """
     if format not in FORMATS:
-        msg = f"format: one of {', '.join(FORMATS)}, got {format!r}"
-        raise ValueError(msg)
+        raise ValueError(f"format: one of {', '.join(FORMATS)}, got {format!r}")
     path = Path(path)
     file = _sniffed(path)
     name = _detected(file, mapped=bool(mapping)) if format == "auto" else format

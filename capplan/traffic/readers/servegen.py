@@ -218,14 +218,11 @@ def _windows(data: bytes, where: str) -> tuple[Window, ...]:
 def _check(window: Window, after_s: float) -> None:
     good = all(map(math.isfinite, (window.start_s, window.rate_rps, window.cv)))
     if not good or window.rate_rps < 0 or window.start_s <= after_s:
-        msg = "windows in order of time, finite rates, none negative"
-        raise ValueError(msg)
+        raise ValueError("windows in order of time, finite rates, none negative")
     if window.law not in ("Gamma", "Weibull", ""):
-        msg = f"unknown law {window.law!r}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown law {window.law!r}")
     if window.law and not CV_RANGE[0] <= window.cv <= CV_RANGE[1]:
-        msg = f"a CV from {CV_RANGE[0]} to {CV_RANGE[1]}, got {window.cv}"
-        raise ValueError(msg)
+        raise ValueError(f"a CV from {CV_RANGE[0]} to {CV_RANGE[1]}, got {window.cv}")
 
 
 def _laws(data: bytes, where: str, span_s: tuple[float, float]) -> dict[float, tuple[Law, Law]]:
@@ -265,8 +262,7 @@ def _law(text: str) -> Law | None:
     tokens = np.array(list(table), dtype=np.int64)
     weights = np.array(list(table.values()), dtype=np.float64)
     if (weights < 0).any() or not np.isfinite(weights).all() or (tokens < 0).any():
-        msg = "lengths and probabilities that are not negative"
-        raise ValueError(msg)
+        raise ValueError("lengths and probabilities that are not negative")
     if not weights.sum() > 0:
         return None
     return Law(tokens=tokens, cumulative=np.cumsum(weights) / weights.sum())
