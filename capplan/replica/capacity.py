@@ -119,11 +119,8 @@ def replica_model(pool: Pool, mix: Mix) -> ReplicaModel:
         raise ValueError(msg)
     kv_tokens = kv_blocks(pool) * pool.batching.block_size
     if kv_tokens < mix.context_tokens:
-        raise DataError(
-            f"KV blocks for one mean request ({mix.context_tokens:.0f} tokens)",
-            where=f"pool {pool.name}",
-            value=f"{kv_tokens} tokens",
-        )
+        rule = f"KV blocks for one mean request ({mix.context_tokens:.0f} tokens)"
+        raise DataError(rule, where=f"pool {pool.name}", value=f"{kv_tokens} tokens")
     return ReplicaModel(step_time(pool), pool.batching, mix, float(kv_tokens))
 
 

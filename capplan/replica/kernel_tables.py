@@ -95,12 +95,8 @@ def _vidur(pool: Pool, law: TablesStep, file: Path) -> TableStepTime:
     frame = _read(file)
     of = frame[frame["num_tensor_parallel_workers"] == pool.tensor_parallel]
     if of.empty:
-        raise DataError(
-            f"one of the profiled {sorted(map(int, set(frame['num_tensor_parallel_workers'])))}",
-            where=file,
-            field="tensor_parallel",
-            value=pool.tensor_parallel,
-        )
+        rule = f"one of the profiled {sorted(map(int, set(frame['num_tensor_parallel_workers'])))}"
+        raise DataError(rule, where=file, field="tensor_parallel", value=pool.tensor_parallel)
     times = of.groupby("num_tokens").median(numeric_only=True)
     each = times[[f"time_stats.{name}.median" for name in VIDUR_LAYER]].sum(axis=1)
     embed = times["time_stats.emb.median"]
@@ -267,11 +263,8 @@ def find_profile(root: str | Path, pool: Pool) -> Path:
         of_tp = tp is not None or not any(_is_tp(part) for part in parts)
         if of_tp and _names_model(parts, wanted) and _names_device(top, parts, device):
             return folder
-    raise DataError(
-        f"a kernel profile of {wanted} on {device} with tensor_parallel {pool.tensor_parallel}",
-        where=top,
-        value="nothing",
-    )
+    rule = f"a kernel profile of {wanted} on {device} with tensor_parallel {pool.tensor_parallel}"
+    raise DataError(rule, where=top, value="nothing")
 
 
 def _is_tp(part: str) -> bool:

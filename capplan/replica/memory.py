@@ -95,14 +95,12 @@ def _blocks_left(pool: Pool) -> int:
     block_bytes = pool_kv_bytes_per_token(pool) * batching.block_size
     if use.kv_bytes < block_bytes:
         short_gib = (block_bytes - use.kv_bytes) / GIB
-        raise DataError(
+        rule = (
             f"a model that fits into {use.usable_bytes / GIB:.1f} GiB per accelerator "
             f"({short_gib:.1f} GiB short of one KV block: weights {use.weight_bytes / GIB:.1f}, "
-            f"activations {use.activation_bytes / GIB:.1f} GiB)",
-            where=f"pool {pool.name}",
-            field="model",
-            value=found.name,
+            f"activations {use.activation_bytes / GIB:.1f} GiB)"
         )
+        raise DataError(rule, where=f"pool {pool.name}", field="model", value=found.name)
     return int(use.kv_bytes // block_bytes)
 
 
@@ -252,11 +250,8 @@ def model_of(pool: Pool) -> Model:
 def accelerator_of(pool: Pool) -> Accelerator:
     """Return the pool's accelerator; raises :class:`DataError` if it is not stated or unknown."""
     if pool.accelerator is None:
-        raise DataError(
-            "an accelerator, to derive memory or step time",
-            where=f"pool {pool.name}",
-            field="accelerator",
-        )
+        rule = "an accelerator, to derive memory or step time"
+        raise DataError(rule, where=f"pool {pool.name}", field="accelerator")
     return _named(accelerator, pool.accelerator, pool)
 
 
@@ -284,12 +279,11 @@ def _kv_heads(found: Model, tensor_parallel: int) -> int:
     if found.num_attention_heads % tensor_parallel or (
         heads % tensor_parallel and tensor_parallel % heads
     ):
-        raise DataError(
+        rule = (
             f"a divisor of the {found.num_attention_heads} heads of {found.name} that divides, or "
-            f"is a multiple of, its {heads} KV heads",
-            field="tensor_parallel",
-            value=tensor_parallel,
+            f"is a multiple of, its {heads} KV heads"
         )
+        raise DataError(rule, field="tensor_parallel", value=tensor_parallel)
     return max(heads // tensor_parallel, 1)
 
 

@@ -98,8 +98,7 @@ class ResidentEngine:
         for engine in self._engines:
             engine.admits = self._admits
         self.waiting = JoinedLines(
-            [engine.waiting for engine in self._engines],
-            lambda job: self._engine_of(job).waiting,
+            [engine.waiting for engine in self._engines], lambda job: self._engine_of(job).waiting
         )
         self.places = self._engines[0].places
         self.steps = self.loads = self.evictions = 0
@@ -327,11 +326,8 @@ def load_seconds(pool: Pool, entry: ResidentModel) -> float:
     if entry.load_s is not None:
         return entry.load_s
     if pool.load_bandwidth_bytes_per_s is None:
-        raise DataError(
-            "load_s, or the pool's load_bandwidth_bytes_per_s to derive it",
-            where=_where(pool, entry),
-            field="load_s",
-        )
+        rule = "load_s, or the pool's load_bandwidth_bytes_per_s to derive it"
+        raise DataError(rule, where=_where(pool, entry), field="load_s")
     weights = weight_bytes(
         model(entry.model or entry.name),
         dtype=entry.weight_dtype or pool.weight_dtype,

@@ -44,13 +44,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from capplan.catalog import (
-    BYTES,
-    Accelerator,
-    Model,
-    attention_parameters,
-    expert_parameters,
-)
+from capplan.catalog import BYTES, Accelerator, Model, attention_parameters, expert_parameters
 from capplan.replica.compiled.step_laws import RooflineStepTime
 from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
 from capplan.scenario.batching import ContinuousBatching
@@ -299,12 +293,8 @@ def _links(pool: Pool, found: Model, device: Accelerator) -> _Links:
     link = device.interconnect_bytes_per_s
     if not link > 0:
         kind = "tensor" if n > 1 else "pipeline"
-        raise DataError(
-            f"a known interconnect_bytes_per_s for {kind} parallelism",
-            where=f"pool {pool.name}",
-            field="accelerator",
-            value=device.name,
-        )
+        rule = f"a known interconnect_bytes_per_s for {kind} parallelism"
+        raise DataError(rule, where=f"pool {pool.name}", field="accelerator", value=device.name)
     message = found.hidden_size * ACTIVATION_BYTES
     reduces = 2 * found.num_hidden_layers if n > 1 else 0
     reduced_s = reduces * 2 * (n - 1) / n * message / (link * LINK_EFFICIENCY)
@@ -315,12 +305,8 @@ def _links(pool: Pool, found: Model, device: Accelerator) -> _Links:
 def _rate(pool: Pool, device: Accelerator, dtype: str) -> float:
     rate = device.flop_per_s(dtype)
     if not rate > 0:
-        raise DataError(
-            f"an accelerator with a known rate of {dtype} products",
-            where=f"pool {pool.name}",
-            field="accelerator",
-            value=device.name,
-        )
+        rule = f"an accelerator with a known rate of {dtype} products"
+        raise DataError(rule, where=f"pool {pool.name}", field="accelerator", value=device.name)
     return rate
 
 

@@ -164,11 +164,8 @@ def _ask(asked: dict[str, Any]) -> list[float]:
             return [_seconds(model, point) - extra.get(point[2:], 0.0) for point in _points()]
         except (ValueError, RuntimeError, KeyError) as err:
             cause = " ".join(str(err).split()).replace(folder, asked["model"]["_name_or_path"])
-            raise DataError(
-                f"a model, accelerator and engine that aiconfigurator-core knows ({cause[:300]})",
-                field="step_time.kind",
-                value="silicon",
-            ) from err
+            rule = f"a model, accelerator and engine that aiconfigurator-core knows ({cause[:300]})"
+            raise DataError(rule, field="step_time.kind", value="silicon") from err
 
 
 def _seconds(model: Any, point: tuple[float, float, float, float]) -> float:
@@ -222,11 +219,8 @@ def _version() -> str:
     try:
         return version("aiconfigurator-core")
     except PackageNotFoundError as err:
-        raise DataError(
-            "the extra silicon (pip install 'capplan[silicon]')",
-            field="step_time.kind",
-            value="silicon",
-        ) from err
+        rule = "the extra silicon (pip install 'capplan[silicon]')"
+        raise DataError(rule, field="step_time.kind", value="silicon") from err
 
 
 @contextmanager

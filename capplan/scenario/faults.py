@@ -276,8 +276,6 @@ KINDS: dict[str, type[Occurrence]] = {
 Fault = Annotated[
     _Kinds,
     Discriminator(
-        _kind,
-        custom_error_type="fault_kind",
-        custom_error_message=f"a kind of {', '.join(KINDS)}",
+        _kind, custom_error_type="fault_kind", custom_error_message=f"a kind of {', '.join(KINDS)}"
     ),
 ]

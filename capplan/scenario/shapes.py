@@ -50,10 +50,7 @@ class ClosedLoop(Part):
         >>> from capplan.scenario.times import FixedTime
         >>> pause = FixedTime(seconds=40.0)
         >>> users = ClosedLoop(
-        ...     users=1,
-        ...     think=FixedTime(seconds=10.0),
-        ...     session_requests=3,
-        ...     between_sessions=pause,
+        ...     users=1, think=FixedTime(seconds=10.0), session_requests=3, between_sessions=pause
         ... )
         >>> users.mean_think_s
         20.0

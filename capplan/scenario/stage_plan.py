@@ -7,15 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.scenario.part import (
-    Count,
-    CountOrZero,
-    Part,
-    PoolName,
-    PositiveSeconds,
-    Rate,
-    Seconds,
-)
+from capplan.scenario.part import Count, CountOrZero, Part, PoolName, PositiveSeconds, Rate, Seconds
 from capplan.scenario.traffic import LongOutputs
 
 StageKind = Literal[

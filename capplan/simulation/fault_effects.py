@@ -232,13 +232,7 @@ class Reload:
     """One reload of a pool; ``ended`` is called when the last replica is back."""
 
     def __init__(
-        self,
-        pool: ServingPool,
-        rules: ModelReload,
-        *,
-        outages: Outages,
-        clock: Clock,
-        ended: Ended,
+        self, pool: ServingPool, rules: ModelReload, *, outages: Outages, clock: Clock, ended: Ended
     ) -> None:
         self._pool = pool
         self._rules = rules

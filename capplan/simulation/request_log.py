@@ -98,11 +98,7 @@ class RequestLog:
     """
 
     def __init__(
-        self,
-        trace: pd.DataFrame,
-        *,
-        network_s: float,
-        leaves_s: Callable[[Any, Any], Any],
+        self, trace: pd.DataFrame, *, network_s: float, leaves_s: Callable[[Any, Any], Any]
     ) -> None:
         """Start a log.
 

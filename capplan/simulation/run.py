@@ -263,11 +263,7 @@ class _Run:
             sampler.add(timeline.gauge_probes("service_queue", rules.name, fleet.gauges()))
             if rules.autoscaler is not None:
                 controller = ScalingController(
-                    rules.autoscaler,
-                    fleet=fleet,
-                    pool=pool,
-                    callers=self.callers,
-                    clock=self.clock,
+                    rules.autoscaler, fleet=fleet, pool=pool, callers=self.callers, clock=self.clock
                 )
                 gauges = controller.gauges()
                 sampler.add(timeline.gauge_probes("service_queue", rules.name, gauges))

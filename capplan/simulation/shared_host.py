@@ -159,11 +159,8 @@ def load_bytes(pool: Pool) -> float:
     if pool.model_load is not None and pool.model_load.bytes is not None:
         return pool.model_load.bytes
     if pool.model is None and not pool.models:
-        raise DataError(
-            "bytes, or a model of the catalogue to derive them",
-            where=f"pool {pool.name}",
-            field="model_load.bytes",
-        )
+        rule = "bytes, or a model of the catalogue to derive them"
+        raise DataError(rule, where=f"pool {pool.name}", field="model_load.bytes")
     dtypes = [entry.weight_dtype or pool.weight_dtype for entry in pool.models]
     return pool.tensor_parallel * sum(
         weight_bytes(model(name), dtype=dtype, tensor_parallel=pool.tensor_parallel)

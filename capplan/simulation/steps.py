@@ -222,10 +222,7 @@ def _resident_factory(
             for entry in pool.models
         ]
         return ResidentEngine(
-            hosted,
-            model_of=model_of,
-            scheduler=pool.batching.scheduler,
-            now=lambda: clock.now,
+            hosted, model_of=model_of, scheduler=pool.batching.scheduler, now=lambda: clock.now
         )
 
     return build

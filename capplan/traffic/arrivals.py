@@ -16,11 +16,7 @@ CHUNK = 1 << 14
 
 
 def arrival_times_s(
-    plan: RateCurve,
-    arrivals: Arrivals,
-    *,
-    rng: np.random.Generator,
-    limit: int | None = None,
+    plan: RateCurve, arrivals: Arrivals, *, rng: np.random.Generator, limit: int | None = None
 ) -> NDArray[np.float64]:
     """Return arrival times of one replication, in order, at most ``limit`` of them, s.
 

@@ -70,11 +70,7 @@ def draw(
         rule = f"at least one request within {end_s:g} s"
         raise DataError(rule, where=source, field="traffic", value=0)
     capped = _is_cut(scenario, len(frame))
-    frame, assumed = completed(
-        frame.iloc[: scenario.requests],
-        scenario,
-        key=key,
-    )
+    frame, assumed = completed(frame.iloc[: scenario.requests], scenario, key=key)
     frame, changed = with_long_outputs(frame, scenario, key=key)
     last = float(frame["arrival_s"].iloc[-1])
     blocks = laws.PREFIX_BLOCK_TOKENS if base is None else base.prefix_block_tokens

@@ -126,12 +126,7 @@ def drawn_rows(
     if tenant is None:
         tenant = tenants_of(scenario, names, stream(*key, Stream.TENANTS))
     frame = pd.DataFrame(
-        {
-            "prompt_tokens": prompt,
-            "output_tokens": output,
-            "request_class": names,
-            "tenant": tenant,
-        }
+        {"prompt_tokens": prompt, "output_tokens": output, "request_class": names, "tenant": tenant}
     )
     if any(c.prefix_tokens for c in classes):
         frame["prefix_blocks"] = _prefixes(classes, index, tenant, prompt)
@@ -241,10 +236,7 @@ def sizes(law: Size, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _prefixes(
-    classes: Sequence[RequestClass],
-    index: Ints,
-    tenant: NDArray[np.object_],
-    prompt: Ints,
+    classes: Sequence[RequestClass], index: Ints, tenant: NDArray[np.object_], prompt: Ints
 ) -> NDArray[np.object_]:
     """Return the complete blocks of the prefix that requests of one class and tenant share."""
     names = {name: i for i, name in enumerate(sorted(set(tenant)))}

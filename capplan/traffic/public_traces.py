@@ -102,10 +102,7 @@ def _download(trace: PublicTrace, cache: Path | None) -> Path:
     folder = cache if cache is not None else Path(pooch.os_cache("capplan"))
     try:
         path = pooch.retrieve(
-            trace.url,
-            known_hash=f"sha256:{trace.sha256}",
-            fname=trace.file_name,
-            path=folder,
+            trace.url, known_hash=f"sha256:{trace.sha256}", fname=trace.file_name, path=folder
         )
     except ValueError as err:
         rule = f"a file with SHA-256 {trace.sha256}"

@@ -9,15 +9,7 @@ from __future__ import annotations
 
 import math
 
-from capplan.replica.compiled.arrays import (
-    END_S,
-    PLAN_STEPS,
-    SECONDS,
-    Memory,
-    State,
-    Whole,
-    arrays,
-)
+from capplan.replica.compiled.arrays import END_S, PLAN_STEPS, SECONDS, Memory, State, Whole, arrays
 from capplan.replica.compiled.blocks import count_known, free_all, take_for_answers
 from capplan.replica.compiled.forming import (
     ALL,
