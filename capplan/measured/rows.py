@@ -13,6 +13,7 @@ import pandas as pd
 
 from capplan.measured.testers import TOOLS, Rows, read_form
 from capplan.schema import DataError
+from capplan.traffic.readers import recordings
 
 NUMBERS = (
     "intended_start_s", "sent_s", "scheduler_queue_in_s", "batch_in_s", "prompt_tokens",
@@ -101,6 +102,8 @@ def _typed(rows: Rows, path: Path) -> Rows:
     if frame.empty:
         reasons = _named(rows.dropped) or "none"
         raise DataError("at least one readable request", where=path, value=reasons)
+    for name in recordings.columns_of((str(c), str(c).lower()) for c in frame).values():
+        recordings.check_column(name, frame[name], path)
     typed = frame[[name for name in (*NUMBERS, "outcome") if name in frame]].copy()
     dropped = Counter(rows.dropped)
     keep = np.ones(len(typed), dtype=bool)
@@ -118,6 +121,8 @@ def _typed(rows: Rows, path: Path) -> Rows:
     if not keep.any():
         raise DataError("at least one readable request", where=path, value=_named(dropped))
     kept = typed[keep].reset_index(drop=True)
+    if starts := [name for name in ("intended_start_s", "sent_s") if name in kept]:
+        recordings.check_times(kept[starts[0]].dropna().to_numpy(), path)
     return Rows(frame=kept, tool=rows.tool, dropped={r: n for r, n in dropped.items() if n})
 
 

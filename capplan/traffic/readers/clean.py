@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from capplan.formatting import counted, format_value
 from capplan.schema import TRACE, DataError, names
+from capplan.traffic.readers import recordings, unserved
 from capplan.traffic.readers import times as t
-from capplan.traffic.readers import unserved
 from capplan.traffic.readers import values as v
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.values import RawBatch
@@ -46,6 +46,7 @@ class Cleaner:
         self.changed: Counter[str] = Counter()
         self._times: list[t.Times] = []
         self._parts: list[dict[str, Any]] = []
+        self._runs: dict[str, list[Any]] = {}
 
     def add(self, batch: RawBatch) -> None:
         """Check the rows of a batch and keep the usable ones."""
@@ -53,6 +54,8 @@ class Cleaner:
         self.dropped.update(batch.lost)
         if not batch.rows:
             return
+        for name in (n for n in batch.columns if n.startswith(recordings.PREFIX)):
+            self._runs.setdefault(name, []).extend(v.plain(batch.columns[name]).to_pylist())
         times = t.read_times(batch.columns["arrival_s"])
         prompt = v.token_counts(batch.columns["prompt_tokens"])
         output = v.token_counts(batch.columns["output_tokens"])
@@ -152,6 +155,7 @@ class Cleaner:
         good = arrivals.good
         self.dropped["other_time_unit"] += int((~good).sum())
         table = self._table(arrivals.seconds)
+        self._check_one_recording(table, arrivals)
         table, lost = self._with_lengths(table, lacks, seed=seed)
         table = table[good] if not good.all() else table
         table = self._without_duplicates(table)
@@ -174,6 +178,13 @@ class Cleaner:
             sha256=sha256,
             prefix_block_tokens=self.layout.prefix_block_tokens,
         )
+
+    def _check_one_recording(self, table: pd.DataFrame, arrivals: t.ArrivalTimes) -> None:
+        for name, values in self._runs.items():
+            recordings.check_column(name.removeprefix(recordings.PREFIX), values, self.path)
+        if arrivals.start is None:
+            groups = [table[name] for name in LABELS if name in table]
+            recordings.check_times(arrivals.seconds, self.path, groups=groups)
 
     def _with_lengths(
         self, table: pd.DataFrame, lacks: Mapping[str, Mask], *, seed: int

@@ -25,6 +25,8 @@ class JsonFormat:
     """Whether a record is of this format."""
     rows: Callable[[Record, Path], Iterator[Row]] | None = None
     """The requests that a record of a file holds; None: one, whose fields the layout names."""
+    is_run: bool = False
+    """Whether a record is a whole run, so that a file may hold one."""
 
 
 def _layout_of_rows(name: str, columns: tuple[str, ...], *notes: str) -> Layout:
@@ -321,7 +323,7 @@ def _has_fields(fields: Iterable[str], record: Record) -> bool:
 JSON_FORMATS = {
     form.layout.format: form
     for form in (
-        JsonFormat(layout=VLLM_BENCH, matches=_is_vllm_bench, rows=_vllm_rows),
+        JsonFormat(layout=VLLM_BENCH, matches=_is_vllm_bench, rows=_vllm_rows, is_run=True),
         JsonFormat(layout=OTEL, matches=_is_otel, rows=_otel_rows),
         JsonFormat(
             layout=OPENAI_LOG,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from capplan.schema import TRACE, DataError, names
+from capplan.traffic.readers import recordings
 from capplan.traffic.readers.unserved import marks_of
 
 
@@ -39,8 +40,8 @@ class Layout:
     also_required: tuple[str, ...] = ()
     """Columns of ours, beside the required ones, without which a file is not of this format."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Columns of the file that mark refused and failed calls; keys as in
-    :func:`capplan.traffic.readers.unserved.marks_of`."""
+    """Columns of the file that mark refused and failed calls, or name a run; keys as in
+    :func:`capplan.traffic.readers.unserved.marks_of` and ``recordings.columns_of``."""
 
     def required(self) -> set[str]:
         """Return the columns of the file without which it is not of this format."""
@@ -169,7 +170,8 @@ def plain_layout(
     if missing:
         rule = f"a column for it among {_few(columns)}, or a mapping"
         raise DataError(rule, where=where, field=", ".join(missing))
-    marks = marks_of({c: _folded(c) for c in columns if c not in found.values()})
+    folded = {c: _folded(c) for c in columns if c not in found.values()}
+    marks = marks_of(folded)
     notes += [f"Column {name!r} marks refused and failed calls." for name in marks.values()]
     unused = [c for c in columns if c not in found.values() and c not in marks.values()]
     if unused:
@@ -183,7 +185,7 @@ def plain_layout(
         units={**_units_by_name(found), **(units or {})},
         exact_times=found["arrival_s"] in ("arrival_s", "intended_start_s", "sent_s"),
         notes=tuple(notes),
-        marks=marks,
+        marks={**marks, **recordings.columns_of(folded.items())},
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capplan.schema import DataError
-from capplan.traffic.readers import files, json_records, servegen, tabular
+from capplan.traffic.readers import files, json_records, recordings, servegen, tabular
 from capplan.traffic.readers.clean import Cleaner
 from capplan.traffic.readers.json_formats import JSON_FORMATS, with_sessions
 from capplan.traffic.readers.layouts import TABLE_LAYOUTS, Layout, plain_layout
@@ -153,6 +153,7 @@ def _published(name: str, file: _File) -> tuple[Layout, Iterable[RawBatch]]:
     rows_of = None if form is None else form.rows
     if form is not None and rows_of is not None and file.container == "json":
         found, columns = json_records.values(file.path), tuple(form.layout.columns)
+        found = recordings.single(found, file.path) if form.is_run else found
         return form.layout, json_records.batches(found, lambda r: rows_of(r, file.path), columns)
     known = TABLE_LAYOUTS.get(name) if form is None else form.layout
     containers = ("csv", "parquet") if form is None else ("json",)
