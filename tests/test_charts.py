@@ -11,8 +11,8 @@ import pytest
 from capplan import charts
 from capplan.charts import theme
 from capplan.charts.batching import STATES
-from capplan.charts.parts import MOST_ROWS, ordered
-from capplan.schema import DataError
+from capplan.charts.parts import MOST_ROWS, colour, ordered
+from capplan.schema import Column, DataError
 
 rng = np.random.default_rng(3)
 N = 400
@@ -358,6 +358,54 @@ def test_what_is_drawn_is_aggregated_to_few_rows(name):
     else:
         with pytest.raises(DataError, match="aggregate before drawing"):
             drawn(name, many)
+
+
+NAMES = ("request_class", "tenant", "length_bucket", "mix", "reading", "step_times", "run",
+         "figure", "quantity", "source", "series", "promise", "rule", "lost")  # fmt: skip
+"""Columns that hold a user's names, or names that could be numbers."""
+
+
+@each_chart
+def test_names_that_are_numbers_are_coloured_like_texts(name):
+    """What a scale's domain does not hold has no colour, and no mark is seen."""
+    example, options = EACH[name]
+    frames = {k: numbered(v) for k, v in options.items() if isinstance(v, pd.DataFrame)}
+    spec = getattr(charts, name)(numbered(example), **options | frames).to_dict()
+    for marks, rows in coloured(spec, spec["datasets"]):
+        for channel in ("color", "strokeDash", "shape"):
+            found = marks.get(channel, {})
+            domain = found.get("scale", {}).get("domain")
+            if domain and found.get("type") == "nominal":
+                shown = {row[found["field"]] for row in rows if row.get(found["field"]) is not None}
+                assert shown <= set(domain)
+
+
+def numbered(frame):
+    named = [column for column in NAMES if column in frame]
+    return frame.assign(**{n: pd.factorize(frame[n])[0] for n in named})
+
+
+def coloured(spec, datasets, rows=()):
+    """Yield the encodings of a chart's parts, each with the rows that it draws."""
+    rows = datasets[spec["data"]["name"]] if "name" in spec.get("data", {}) else rows
+    if "encoding" in spec:
+        yield spec["encoding"], rows
+    for part in (*spec.get("layer", ()), *spec.get("vconcat", ()), *spec.get("concat", ())):
+        yield from coloured(part, datasets, rows)
+    if isinstance(spec.get("spec"), dict):
+        yield from coloured(spec["spec"], datasets, rows)
+
+
+def test_only_texts_have_colours():
+    with pytest.raises(ValueError, match="kind str"):
+        colour(Column("lost", "", "replicas lost", "int"), {"1": 0})
+    with pytest.raises(DataError, match="outcome: one of succeeded"):
+        charts.same_requests(MOMENTS.replace("timed_out", "late"))
+
+
+def test_shares_beyond_the_whole_are_refused():
+    with pytest.raises(DataError, match="add up to at most 1"):
+        charts.outcomes_by_load(pd.concat([ENDS, ENDS]))
 
 
 def test_a_replica_that_has_left_has_nobody_waiting():

@@ -25,7 +25,7 @@ from capplan.charts.parts import (
     y,
 )
 from capplan.charts.theme import BLACK, GREY, OUTCOME_COLOURS, WIDTH
-from capplan.schema import OUTCOMES, Column
+from capplan.schema import OUTCOMES, Column, DataError
 
 STEPS = np.concatenate([np.linspace(0, 0.98, 50), np.linspace(0.981, 1, 20)])
 """Shares at which a distribution is drawn: closer in the tail."""
@@ -80,10 +80,15 @@ def latency_by_load(
 def outcomes_by_load(frame: pd.DataFrame) -> alt.Chart:
     """Return the share of each outcome over the offered load, as stacked bars.
 
-    ``frame`` has the columns ``load_rps``, ``outcome``, ``share_fraction``.
+    ``frame`` has the columns ``load_rps``, ``outcome``, ``share_fraction``; DataError if the shares
+    of a load add up to more than 1.
     """
     shown = (c.LOAD, c.OUTCOME, c.SHARE)
     frame = checked(frame, shown, chart="outcomes_by_load")
+    whole = frame.groupby(c.LOAD.name)[c.SHARE.name].sum().max()
+    if whole > 1 + 1e-6:
+        rule = "shares of each load that add up to at most 1"
+        raise DataError(rule, where="frame of outcomes_by_load", field=c.SHARE.name, value=whole)
     frame = frame.assign(order=frame[c.OUTCOME.name].map(OUTCOMES.index))
     chart: alt.Chart = (
         alt.Chart(frame, title="How requests end", width=WIDTH)
@@ -140,7 +145,6 @@ def goodput_by_replicas(
     """
     shown = (c.REPLICAS, c.LOST, c.GOOD_SHARE, c.LOW, c.HIGH)
     frame = checked(frame, shown, chart="goodput_by_replicas")
-    frame = frame.assign(**{c.LOST.name: frame[c.LOST.name].astype(str)})
     whole = alt.Axis(format="d", tickMinStep=1)
     curves = lines(
         frame,

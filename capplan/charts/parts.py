@@ -28,11 +28,13 @@ Floats = npt.NDArray[np.float64]
 
 
 def checked(frame: pd.DataFrame, columns: Iterable[Column], *, chart: str) -> pd.DataFrame:
-    """Return the named columns of a frame that may be drawn.
+    """Return the named columns of a frame that may be drawn, those of kind ``str`` as texts.
 
-    Raises :class:`DataError` if a column is missing, if there is no row, or if there are more
-    than :data:`MOST_ROWS`.
+    Colours and dashes go by text, so a name that is a number would have none. Raises
+    :class:`DataError` if a column is missing, if there is no row, or if there are more than
+    :data:`MOST_ROWS`.
     """
+    columns = tuple(columns)
     wanted = names(columns)
     require_columns(frame, wanted, where=f"frame of {chart}")
     if frame.empty:
@@ -40,7 +42,8 @@ def checked(frame: pd.DataFrame, columns: Iterable[Column], *, chart: str) -> pd
     if len(frame) > MOST_ROWS:
         rule = f"at most {MOST_ROWS} rows: aggregate before drawing"
         raise DataError(rule, where=f"frame of {chart}", value=len(frame))
-    return frame[wanted]
+    texts = [column.name for column in columns if column.kind == "str"]
+    return frame[wanted].assign(**{n: frame[n].map(str, na_action="ignore") for n in texts})
 
 
 def need(frame: pd.DataFrame, *columns: str, chart: str) -> None:
@@ -75,6 +78,7 @@ def ordered(values: pd.Series[Any]) -> dict[str, int]:
 
 def colour(column: Column, order: Mapping[str, int], *, lines: bool = False) -> alt.Color:
     """Return a colour per value, by its place; ``lines`` for the legend of a line chart."""
+    _texts(column)
     scale = alt.Scale(
         domain=list(order), range=[CATEGORIES[i % len(CATEGORIES)] for i in order.values()]
     )
@@ -85,6 +89,7 @@ def colour(column: Column, order: Mapping[str, int], *, lines: bool = False) -> 
 
 def dash(column: Column, order: Mapping[str, int]) -> alt.StrokeDash:
     """Return a dash per value, so that lines stay apart in grey print."""
+    _texts(column)
     scale = _scale(order, DASHES)
     strokes = legend(column, lines=True)
     return alt.StrokeDash(f"{column.name}:N", title=column.title, scale=scale, legend=strokes)
@@ -92,8 +97,16 @@ def dash(column: Column, order: Mapping[str, int]) -> alt.StrokeDash:
 
 def shape(column: Column, order: Mapping[str, int]) -> alt.Shape:
     """Return a point shape per value, so that points stay apart in grey print."""
+    _texts(column)
     scale = _scale(order, SHAPES)
     return alt.Shape(f"{column.name}:N", title=column.title, scale=scale, legend=legend(column))
+
+
+def _texts(column: Column) -> None:
+    """Raise ValueError for a column that :func:`checked` does not turn into texts."""
+    if column.kind != "str":
+        msg = f"colours, dashes and shapes go by a column of kind str, got {column}"
+        raise ValueError(msg)
 
 
 def legend(column: Column, *, lines: bool = False) -> alt.Legend:
@@ -226,7 +239,13 @@ def band(frame: pd.DataFrame, across: alt.X, by: Column) -> alt.Chart:
 
 
 def own_colour(column: Column, frame: pd.DataFrame, colours: Mapping[str, str]) -> alt.Color:
-    """Return the colours of a column whose values are this project's own names."""
+    """Return the colours of a column whose values are this project's own names.
+
+    DataError for any other value: it would have no colour.
+    """
+    if other := set(frame[column.name].dropna()) - set(colours):
+        rule = f"one of {', '.join(colours)}"
+        raise DataError(rule, field=column.name, value=sorted(map(str, other)))
     present = [name for name in colours if name in set(frame[column.name])]
     scale = alt.Scale(domain=present, range=[colours[name] for name in present])
     return alt.Color(f"{column.name}:N", title=column.title, scale=scale, legend=legend(column))

@@ -129,12 +129,18 @@ class LoadRamp:
         return pd.DataFrame(rows, columns=["load_rps", "request_class", "latency_s", "low", "high"])
 
     def outcomes(self) -> pd.DataFrame:
-        """Return the share of each outcome by load: load_rps, outcome, share_fraction."""
-        rows = []
-        for one in self.steps:
-            shares = one.table["outcome"].value_counts(normalize=True)
-            rows += [(one.load_rps, str(name), float(share)) for name, share in shares.items()]
-        return pd.DataFrame(rows, columns=["load_rps", "outcome", "share_fraction"])
+        """Return the share of each outcome by load: load_rps, outcome, share_fraction.
+
+        Steps at the same load count together.
+        """
+        columns = ["load_rps", "outcome", "share_fraction"]
+        if not self.steps:
+            return pd.DataFrame(columns=columns)
+        every = pd.concat(
+            [one.table[["outcome"]].assign(load_rps=one.load_rps) for one in self.steps]
+        )
+        shares = every.groupby("load_rps")["outcome"].value_counts(normalize=True)
+        return shares.rename("share_fraction").reset_index()[columns]
 
 
 def raise_load(
