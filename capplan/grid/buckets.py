@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FEWEST = 30
 """A bucket of fewer requests has no mean worth a comparison."""
 APART_GAP_S = 600.0
-"""Requests sent so far apart never meet: their TTFT is that of an idle replica."""
+"""Requests sent so far apart never meet: their latency is that of an idle replica."""
 FIGURES = {
     "goodput_rps": "goodput (requests/s)",
     "throughput_rps": "throughput (requests/s)",
@@ -83,7 +83,8 @@ class Buckets(Displayed):
             + " "
             + self.rows["length_bucket"].astype(str),
         )
-        long = rows.melt(["across", "length_bucket"], list(FIGURES), var_name="figure")
+        measured = [name for name in FIGURES if rows[name].notna().any()]
+        long = rows.melt(["across", "length_bucket"], measured, var_name="figure")
         return long.assign(figure=long["figure"].map(FIGURES))
 
 
@@ -99,6 +100,8 @@ class Slowdown(Displayed):
     bucket: str
     short: int
     long: int
+    until: str
+    """What the latency is measured to: ``first token``, or ``whole answer`` if none streams."""
 
     def summary(self) -> str:
         """Return the largest slowdown with and without the long requests in a sentence."""
@@ -109,7 +112,7 @@ class Slowdown(Displayed):
             f"{counted(self.short, 'request')} "
             f"{does(self.short, 'has a prompt of', 'have prompts of')} {self.bucket} tokens, "
             f"{self.long:,} longer. At worst the short ones take "
-            f"{format_value(worst['with the long'])} times as long to their first token as on an "
+            f"{format_value(worst['with the long'])} times as long to their {self.until} as on an "
             f"idle replica; without the long ones {format_value(worst['short alone'])} times."
         )
 
@@ -127,10 +130,11 @@ class Slowdown(Displayed):
 def slowdown(study: PoolStudy, values: Sequence[float]) -> Slowdown:
     """Return the slowdown of the shortest bucket, with and without the longer requests.
 
-    The slowdown is mean TTFT ÷ mean TTFT of the same requests far apart. Without the long ones,
-    the short keep their moments of arrival.
+    The slowdown is mean TTFT (E2E if none of them is streamed) ÷ that of the same requests far
+    apart. Without the long ones, the short keep their moments of arrival.
     """
     from capplan.results import length_bucket
+    from capplan.results.requests import streamed
     from capplan.simulation import simulate
 
     buckets = length_bucket(study.trace.frame["prompt_tokens"])
@@ -146,9 +150,9 @@ def slowdown(study: PoolStudy, values: Sequence[float]) -> Slowdown:
     for across in values:
         scenario = study.at(across)
         idle = simulate(scenario, trace=far_apart(short), seed=study.seed)
-        idle_s, *_ = _mean_ttft(idle, short)
+        idle_s, *_ = _mean_latency(idle, short)
         for mix, trace in mixes.items():
-            found = _mean_ttft(simulate(scenario, trace=trace, seed=study.seed), short)
+            found = _mean_latency(simulate(scenario, trace=trace, seed=study.seed), short)
             rows.append((int(across), mix, *(value / idle_s for value in found)))
     return Slowdown(
         frame=pd.DataFrame(rows, columns=["across", "mix", "slowdown", "low", "high"]),
@@ -156,6 +160,7 @@ def slowdown(study: PoolStudy, values: Sequence[float]) -> Slowdown:
         bucket=shortest,
         short=len(short),
         long=len(study.trace) - len(short),
+        until="first token" if streamed(idle.requests).any() else "whole answer",
     )
 
 
@@ -166,13 +171,18 @@ def far_apart(trace: Trace) -> Trace:
     return replace(trace, frame=frame, duration_s=float(moments[-1]))
 
 
-def _mean_ttft(result: RunResult, of: Trace) -> tuple[float, float, float]:
-    """Return mean TTFT of some requests with its 95 % interval, s (successes only)."""
+def _mean_latency(result: RunResult, of: Trace) -> tuple[float, float, float]:
+    """Return the mean TTFT of some requests (E2E if none streams) with its 95 % interval, s.
+
+    Of successes only.
+    """
     from capplan.results import per_request
+    from capplan.results.requests import streamed
     from capplan.statistics import batch_means
 
     table = per_request(result, warmup=True)
-    own = table[table["request_id"].isin(of.frame["request_id"])]["ttft_s"].dropna()
-    estimate = batch_means(own.to_numpy())
+    own = table[table["request_id"].isin(of.frame["request_id"])]
+    name = "ttft_s" if streamed(own).any() else "e2e_s"
+    estimate = batch_means(own[name].dropna().to_numpy())
     low, high = (v if np.isfinite(v) else np.nan for v in (estimate.low, estimate.high))
     return float(estimate.value), low, high

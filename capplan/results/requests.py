@@ -48,7 +48,8 @@ def per_request(result: RunResult, *, warmup: bool = False) -> pd.DataFrame:
     degraded, or its class allows that. Latencies count from the first attempt's intended start
     and are NaN unless the request succeeded; ``ttft_censored_s`` and ``e2e_censored_s`` are
     +inf unless it is a success (also for a request still in flight, whose latency is at least
-    beyond the run). ``tpot_s`` is NaN for one token and for an answer that is not streamed.
+    beyond the run). TTFT and ``tpot_s`` are NaN for an answer that is not streamed, also where
+    censored; ``tpot_s`` for one token too.
     ``good`` is 1.0 for a success with every promise to the request held, 0.0 otherwise, NaN
     if a promise cannot be checked.
 
@@ -123,13 +124,13 @@ def _add_latencies(table: pd.DataFrame, first_token: Floats) -> None:
     succeeded, success = outcome_is(table, "succeeded"), table["success"].to_numpy(np.bool_)
     start = table["intended_start_s"].to_numpy(np.float64)
     tokens = table["output_tokens"].to_numpy(np.float64, na_value=np.nan)
-    ttft = np.where(succeeded, first_token - start, np.nan)
+    stream = streamed(table)
+    ttft = np.where(succeeded & stream, first_token - start, np.nan)
     e2e = np.where(succeeded, table["finish_s"].to_numpy(np.float64) - start, np.nan)
-    several = (tokens > 1) & streamed(table)
-    gaps = np.where(several, tokens - 1, np.nan)
+    gaps = np.where(tokens > 1, tokens - 1, np.nan)
     table["ttft_s"], table["e2e_s"] = ttft, e2e
     table["tpot_s"] = (e2e - ttft) / gaps
-    table["ttft_censored_s"] = np.where(success, ttft, np.inf)
+    table["ttft_censored_s"] = np.where(success | ~stream, ttft, np.inf)
     table["e2e_censored_s"] = np.where(success, e2e, np.inf)
 
 

@@ -241,7 +241,7 @@ def _figures(scenario: Scenario, table: pd.DataFrame) -> pd.DataFrame:
             "timeout_fraction": counts["timed_out"],
         }
         latencies = {
-            f"{name}_p99_s": quantile(own[f"{name}_s"], 0.99)
+            f"{name}_p99_s": quantile(own[f"{name}_s"].dropna(), 0.99)
             for name in ("ttft_censored", "e2e_censored")
         }
         row = {"request_class": c.name, "offered": n, "succeeded": counts["succeeded"]}

@@ -161,7 +161,9 @@ def _longer_tails(scenario: Scenario, before: pd.DataFrame, after: pd.DataFrame)
     for c in scenario.classes:
         for name in ("ttft_censored_s", "e2e_censored_s"):
             was, now = (
-                quantile_interval(t.loc[t["request_class"] == c.name, name], c.promises.quantile)
+                quantile_interval(
+                    t.loc[t["request_class"] == c.name, name].dropna(), c.promises.quantile
+                )
                 for t in (before, after)
             )
             if now.low > was.high:

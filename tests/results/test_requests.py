@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from capplan.results import per_request
+from capplan.results import headline, per_request
 
 
 def test_a_request_counts_from_its_first_attempt_and_ends_with_its_success(make_run, served, ended):
@@ -88,3 +88,28 @@ def test_waste_is_summed_over_attempts_and_zero_for_what_never_ran(make_run, ser
         ended("a", 9.0, at="sent_s", outcome="failed", layer="network", finish=9.5, attempt=2),
     ]
     assert per_request(make_run(rows))["wasted_tokens"].tolist() == [70.0]
+
+
+def test_ttft_and_tpot_are_of_streamed_answers_alone(make_run, served, ended):
+    """An answer that is not streamed has its first token with its last: 3 s, which is no TTFT."""
+    lost = {"at": "gateway_in_s", "outcome": "rejected", "layer": "gateway", "finish": 0.2}
+    run = make_run(
+        [
+            served("a", 0.0),
+            served("b", 1.0, streaming=False),
+            ended("c", 2.0, streaming=False, **lost),
+            ended("d", 3.0, **lost),
+            served("e", 4.0, request_class="jobs", streaming=False),
+        ]
+    )
+    table = per_request(run).set_index("request_id")
+    assert table["ttft_s"].dropna().to_dict() == {"a": pytest.approx(1.3)}
+    assert table["tpot_s"].dropna().to_dict() == {"a": pytest.approx(0.1)}
+    assert table["ttft_censored_s"].dropna().to_dict() == {"a": pytest.approx(1.3), "d": math.inf}
+    assert table["e2e_censored_s"].notna().all()
+    shown = run.table().set_index("request_class")
+    assert math.isnan(shown.loc["jobs", "TTFT p50_s"])
+    assert shown.loc["jobs", "E2E p50_s"] == pytest.approx(3.3)
+    figures = headline(run)
+    assert figures["ttft_s"]["p99"] == pytest.approx(1.3)
+    assert (figures["samples"]["ttft_s"], figures["samples"]["e2e_s"]) == (1, 3)

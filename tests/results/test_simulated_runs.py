@@ -97,7 +97,7 @@ def test_figures_stay_in_their_bounds(result):
         assert 0.0 <= found[name] <= 1.0 + 1e-9, name
     for latency, censored in (("ttft_s", "ttft_censored_s"), ("e2e_s", "e2e_censored_s")):
         for quantile in ("p50", "p90", "p95", "p99"):
-            assert found[latency][quantile] <= found[censored][quantile]
+            assert not found[latency][quantile] > found[censored][quantile]  # NaN: none streams
 
 
 def test_a_verdict_is_reached_and_never_a_pass_from_thin_evidence(result):

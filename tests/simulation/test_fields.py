@@ -440,7 +440,7 @@ CHANGES = {
             "pool": ("vector", "more vector attempts"),
             "model": ("y", "more succeeded"),
             "priority": (-1, "less chat ttft"),
-            "streaming": (False, "more chat ttft"),
+            "streaming": (False, "less chat first tokens"),
             "cached_fraction": (0.9, "more cached tokens"),
             "response_cached_fraction": (0.5, "more cache answers"),
             "hedge": ({"after_s": 0.2}, "more cancelled"),
@@ -901,6 +901,7 @@ def figures(result):
         found[f"{name} attempts"] = own["attempts"].sum()
         found[f"{name} served"] = int((own["outcome"] == "succeeded").sum())
         found[f"{name} ttft"] = own["ttft_s"].mean()
+        found[f"{name} first tokens"] = own["ttft_s"].count()
         found[f"{name} e2e"] = own["e2e_s"].mean()
     return found
 
