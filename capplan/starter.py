@@ -98,11 +98,12 @@ def starter(
         "# default = neither promised nor measured for this service: replace it (data/use_cases/)",
         f"name: {name}  # heads every page",
     ]
-    draft = [*head, *load.lines, *pool]
-    count, why = _first_guess("\n".join(draft), load.peak_to_mean)
+    draft = "\n".join([*head, *load.lines, *pool]) + "\n"
+    count, why = _first_guess(draft, load.peak_to_mean)
     guess = f"    replicas: {count}  # first guess: {why}; `capplan size` finds the number"
-    at = next(i for i, line in enumerate(draft) if line.startswith("    replicas:"))
-    return "\n".join([*draft[:at], guess, *draft[at + 1 :]]) + "\n"
+    text = draft.replace("    replicas: 1", guess)
+    kind = "      kind: continuous"
+    return text.replace(kind, "\n".join([kind, *_batch_lines(text)]))
 
 
 def scenario(
@@ -214,6 +215,7 @@ def _class_lines(name: str, defaults: Mapping[str, Default], longest_output: int
     return [
         f"  - name: {name}",
         "    owner: service team  # answers for these promises",
+        *([] if ttft else ["    streaming: false  # its answers come whole"]),
         f"    promises: {{{', '.join(promises)}}}  # default: {'; '.join(why)}",
     ]
 
@@ -291,8 +293,10 @@ def _peak_to_mean(arrival_s: Any, span_s: float) -> float:
 
 
 def _pool_lines(model: str, accelerator: str, *, most_tokens: int) -> list[str]:
+    held = "{owner: platform team, length: derived, wait_limit_s: derived, retry_after_s: derived}"
     return [
-        "gateway: {owner: platform team, queue: {owner: platform team}}  # add the limits you have",
+        "gateway:  # derived: `capplan budget` shows the number, which ends only what is lost",
+        f"  {{owner: platform team, concurrency: derived, queue: {held}}}",
         "pools:  # what serves",
         "  - name: llm",
         "    owner: platform team  # answers for its queues",
@@ -300,11 +304,12 @@ def _pool_lines(model: str, accelerator: str, *, most_tokens: int) -> list[str]:
         f"    accelerator: {accelerator}",
         f"    tensor_parallel: {_fits(model, accelerator, most_tokens)}  # accelerators a replica",
         "    replicas: 1",
-        "    queue: {owner: platform team}  # `capplan budget --apply` derives its limits",
+        f"    queue: {held}",
+        "    router: {max_in_flight: derived}",
         "    batching:",
         "      kind: continuous",
         f"      max_model_len: {most_tokens}  # the longest prompt and answer, tokens",
-        "      scheduler: {owner: platform team}",
+        f"      scheduler: {held}",
         "      step_time: {kind: roofline}  # published peaks; `capplan calibrate` fits yours",
     ]
 
@@ -346,6 +351,17 @@ def _first_guess(text: str, peak_to_mean: float) -> tuple[int, str]:
     peak = rate * peak_to_mean
     count = max(1, math.ceil(REDUNDANCY * peak / drain))
     return count, f"{REDUNDANCY} × {peak:.3g}/s at peak over {drain:.3g}/s of a full replica"
+
+
+def _batch_lines(text: str) -> list[str]:
+    """Return the line that states the most sequences, where a promise allows fewer than usual."""
+    from capplan.budget import allocate
+
+    study = _parsed(text)
+    most = allocate(study).settings.get("pools.llm.batching.max_num_seqs")
+    if most is None or most == getattr(study.pool().batching, "max_num_seqs", most):
+        return []
+    return [f"      max_num_seqs: {most}  # the most that keep TPOT: `capplan budget`"]
 
 
 def _parsed(text: str) -> Scenario:

@@ -12,7 +12,7 @@ your own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.budget.applying import applied_text, apply
 from capplan.budget.backward import class_budget, rebalance
@@ -49,6 +49,7 @@ __all__ = [
     "rebalance",
     "resolved",
     "service_time",
+    "varied",
     "with_shares",
 ]
 
@@ -105,11 +106,23 @@ def resolved(scenario: Scenario) -> Scenario:
     return _filled(scenario, {field: settings.get(field) for field in fields})
 
 
+def varied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
+    """Return a resolved scenario with fields changed, its derived numbers derived again.
+
+    >>> from capplan.scenario.files import load_scenario
+    >>> at_three = resolved(load_scenario("chat-service"))
+    >>> at_six = varied(at_three, {"pools.llm.replicas": 6})
+    >>> at_six.gateway.concurrency > at_three.gateway.concurrency
+    True
+    """
+    return resolved(with_values(scenario, {**dict.fromkeys(scenario.derived, DERIVED), **values}))
+
+
 def _own_settings(scenario: Scenario) -> dict[str, int | float]:
     """Return the settings that follow from the scenario's own traffic, all of its trace."""
     traffic = scenario.traffic
     if traffic.trace is not None and not isinstance(traffic.shape, ClosedLoop):
-        scenario = with_values(scenario, {"requests": None})
+        scenario = scenario.model_copy(update={"requests": None})
     return _plan(scenario).settings
 
 

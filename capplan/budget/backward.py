@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from capplan.budget.loads import ClassLoad
@@ -70,7 +70,7 @@ def rebalance(shares: Mapping[str, float], layer: str, new_s: float) -> dict[str
 LOWEST, HIGHEST = 0.01, 0.999
 """Range of the search for a feasible quantile."""
 
-Basis = Literal["ttft_s", "e2e_s", "deadline_s", ""]
+Basis = Literal["ttft_s", "e2e_s", "deadline_s", "attempt_timeout_s", ""]
 
 
 class _Side(NamedTuple):
@@ -108,6 +108,8 @@ def class_budget(
     mean_response = mean_response_s(scenario, load, service)
     allowed = _allowed_response_s(c, load, rule.output_quantile)
     drain = class_drain_rps(load, service)
+    attempt_s = 2 * scenario.network.one_way_s + found.gateway_s + sum(work_s)
+    lost = _lost(scenario, c, least_s=service.of(c.name).fastest.least_s, attempt_s=attempt_s)
     return ClassBudget(
         request_class=c.name,
         owner=c.owner,
@@ -123,6 +125,8 @@ def class_budget(
         samples=load.samples,
         network_s=2 * scenario.network.one_way_s,
         gateway_s=found.gateway_s,
+        lost_by=lost.basis,
+        longest_wait_s=lost.remaining_s,
         prefill_s=found.prefill_s,
         decode_s=found.decode_s,
         remaining_s=found.remaining_s,
@@ -136,13 +140,31 @@ def class_budget(
         feasible_output_quantile=_feasible(
             lambda q: side(rule.prompt_quantile, q).remaining_s, rule.output_quantile
         ),
-        attempt_s=2 * scenario.network.one_way_s + found.gateway_s + sum(work_s),
+        attempt_s=attempt_s,
         mean_response_s=mean_response,
         in_flight=load.rate_rps * mean_response,
         in_flight_upper=min(load.rate_rps, drain) * allowed,
         drain_rps=drain,
         origin=_origin(scenario, c, found.basis, load, service.of(c.name)),
     )
+
+
+def _lost(scenario: Scenario, c: RequestClass, *, least_s: float, attempt_s: float) -> _Side:
+    """Return after which wait even the least request of a class misses what its caller waits for.
+
+    That is the deadline: an answer past TTFT is late, a refused one is none. Without a deadline,
+    or with ``limits_from: promise``, it is the promise. An attempt must end ``attempt_s``, its
+    service at the budget's quantiles, before it times out: its work would be thrown away, and its
+    caller tries again.
+    """
+    sides = [_side(scenario, basis, promise_s, least_s, 0.0) for basis, promise_s in _promises(c)]
+    if scenario.budget.limits_from == "deadline":
+        sides = sides[-1:]
+    if (timeout_s := c.retry.attempt_timeout_s) is not None and timeout_s > attempt_s:
+        left_s = timeout_s - attempt_s
+        sides.append(_Side("attempt_timeout_s", timeout_s, 0.0, 0.0, attempt_s, left_s))
+    nothing = _Side("", math.nan, math.nan, math.nan, math.nan, math.nan)
+    return min(sides, key=lambda side: side.remaining_s, default=nothing)
 
 
 def class_drain_rps(load: ClassLoad, service: PoolService) -> float:
@@ -171,7 +193,8 @@ def _side(
     return _Side(basis, promise_s, overhead_s, prefill_s, decode_s, promise_s - spent_s)
 
 
-def _promises(c: RequestClass) -> Iterable[tuple[Basis, float]]:
+def _promises(c: RequestClass) -> list[tuple[Basis, float]]:
+    """Return the promises on a time, that of the deadline last."""
     stated: list[tuple[Basis, float | None]] = [
         ("ttft_s", c.promises.ttft_s if c.streaming else None),
         ("e2e_s", c.promises.e2e_s),

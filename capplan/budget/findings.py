@@ -8,6 +8,12 @@ from operator import attrgetter
 from typing import Any
 
 from capplan.budget.limits import queues_of
+from capplan.budget.queue_findings import (
+    attempt_timeout_below,
+    double_queue,
+    no_owner,
+    waits_exceed,
+)
 from capplan.budget.results import ClassBudget
 from capplan.budget.service import PoolService
 from capplan.formatting import counted
@@ -36,16 +42,16 @@ def find(
         found += infeasible(budget)
         found += tpot_broken(budget, services[budget.pool])
         found += below_window(budget)
-        found += waits_exceed(scenario, budget)
-        found += attempt_timeout_below(scenario, c, budget)
-        found += double_queue(scenario, budget)
+        found += attempt_timeout_below(scenario, c, classes)
         found += retries_exceed(c)
+    found += waits_exceed(scenario, classes)
+    found += double_queue(scenario, classes)
     for service in services.values():
         found += overload(service)
         found += swaps(service, scenario)
         found += no_owner(scenario, service.pool.name)
     found += unlimited(scenario, list(services))
-    found += differs(scenario, settings)
+    found += differs(scenario, settings, services)
     return tuple(sorted(dict.fromkeys(found), key=attrgetter("rank")))
 
 
@@ -129,78 +135,6 @@ def below_window(budget: ClassBudget) -> Iterator[Reason]:
             next_action="a smaller window (queue delay, token budget), or a larger share for it",
             request_class=budget.request_class,
         )
-
-
-def waits_exceed(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
-    """Find wait limits whose sum with the service time exceeds the promise."""
-    waits = [queue.wait_s for queue in queues_of(scenario, budget.pool)]
-    stated = sum(wait for wait in waits if math.isfinite(wait))
-    total = budget.promise_s - budget.remaining_s + stated
-    if stated > 0 and total > budget.promise_s * (1 + 1e-9):
-        yield Reason(
-            rule="waits_exceed_promise",
-            outcome="fail",
-            field=f"classes.{budget.request_class}.promises.{budget.basis}",
-            value=total,
-            limit=budget.promise_s,
-            next_action=f"wait limits that are shorter by {total - budget.promise_s:.2g} s in all",
-            request_class=budget.request_class,
-        )
-
-
-def attempt_timeout_below(
-    scenario: Scenario, c: RequestClass, budget: ClassBudget
-) -> Iterator[Reason]:
-    """Find an attempt that ends before its longest wait and its answer: the work is thrown away."""
-    timeout_s = c.retry.attempt_timeout_s
-    waits = [queue.wait_s for queue in queues_of(scenario, budget.pool)]
-    stated = sum(wait for wait in waits if math.isfinite(wait))
-    total = budget.attempt_s + stated
-    if timeout_s is not None and timeout_s < total * (1 - 1e-9):
-        yield Reason(
-            rule="attempt_timeout_below_waits",
-            outcome="fail",
-            field=f"classes.{c.name}.retry.attempt_timeout_s",
-            value=timeout_s,
-            limit=total,
-            next_action=f"at least {total:.3g} s ({stated:.3g} s of wait limits, "
-            f"{budget.attempt_s:.3g} s of service), or shorter wait limits",
-            request_class=c.name,
-        )
-
-
-def double_queue(scenario: Scenario, budget: ClassBudget) -> Iterator[Reason]:
-    """Find two queues in series of which each can use the whole queueing budget."""
-    if not budget.remaining_s > 0:
-        return
-    queues = queues_of(scenario, budget.pool)
-    whole = [queue for queue in queues if queue.wait_s >= budget.remaining_s]
-    if len(whole) > 1:
-        yield Reason(
-            rule="double_queue",
-            outcome="blocked",
-            field=", ".join(f"{queue.path}.wait_limit_s" for queue in whole),
-            value=min(queue.wait_s for queue in whole),
-            limit=budget.remaining_s,
-            next_action="decide which queue holds the waiting requests, then shorten the others",
-            request_class=budget.request_class,
-        )
-
-
-def no_owner(scenario: Scenario, pool_name: str) -> Iterator[Reason]:
-    """Find a queue in series with another that has no owner."""
-    holding = [queue for queue in queues_of(scenario, pool_name) if queue.holds]
-    if len(holding) < 2:  # noqa: PLR2004
-        return
-    for queue in holding:
-        if not queue.owner:
-            yield Reason(
-                rule="no_owner",
-                outcome="blocked",
-                field=f"{queue.path}.owner",
-                value="",
-                next_action="name the owner of this queue",
-            )
 
 
 def retries_exceed(c: RequestClass) -> Iterator[Reason]:
@@ -301,15 +235,26 @@ def unlimited(scenario: Scenario, pools: Iterable[str]) -> Iterator[Reason]:
             )
 
 
-def differs(scenario: Scenario, settings: Mapping[str, int | float]) -> Iterator[Reason]:
+def differs(
+    scenario: Scenario,
+    settings: Mapping[str, int | float],
+    services: Mapping[str, PoolService],
+) -> Iterator[Reason]:
     """Find limits that differ from the budget's; absent ones are :func:`unlimited`.
 
-    A looser limit fails: waits can exceed the promise. A tighter one, which refuses requests that
-    could be served in time, and another status or Retry-After are a retest.
+    A looser limit fails: it holds requests that are lost. A tighter one, which refuses requests
+    that could be served in time, and another status or Retry-After are a retest. A limit on what is
+    in flight that fills every replica refuses nothing: the queue in front of it holds the rest.
     """
+    filled = {f"pools.{name}.router.max_in_flight": s.places for name, s in services.items()}
+    filled["gateway.concurrency"] = sum(s.most_replicas * s.places for s in services.values())
     for path, derived in settings.items():
         stated = value_at(scenario, path)
-        if stated is None or same(stated, derived):
+        if (
+            stated is None
+            or same(stated, derived)
+            or filled.get(path, math.inf) <= stated < derived
+        ):
             continue
         answer = path.endswith((".status", ".retry_after_s"))
         yield Reason(

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from capplan.budget.results import ClassBudget, LayerLimit
+from capplan.budget.backward import divide
+from capplan.budget.results import WAITING, ClassBudget, LayerLimit
 from capplan.budget.service import PoolService
 from capplan.scenario import Scenario
 from capplan.scenario.batching import ContinuousBatching
-from capplan.scenario.layers import Queue
+from capplan.scenario.layers import BudgetRule, Queue
 
 GATEWAY_STATUS, POOL_STATUS = 429, 503
 """Too Many Requests of one caller; Service Unavailable for now.
@@ -30,6 +31,11 @@ class QueueOnPath(NamedTuple):
     queue: Queue
     holds: bool
     """Whether any request can wait here."""
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether it is the engine's own queue, in front of the batch."""
+        return self.layer == "scheduler_queue"
 
     @property
     def wait_s(self) -> float:
@@ -70,20 +76,25 @@ def layer_limits(
 ) -> tuple[LayerLimit, ...]:
     """Return the limit of every waiting layer: of the gateway first, then pool by pool.
 
-    A queue that serves several classes has one length and one timeout: those of the class with
-    the smallest share, so that no request waits past a promise. The last of ``length`` waiting
-    requests is served after ``length / drain`` seconds (Little's law), which is at most the share.
+    A limit ends the wait of requests that are lost, and of no others. So a queue that serves
+    several classes takes the wait of the one that may wait longest; each other caller leaves at a
+    deadline of its own. An inner queue may use what the outer ones left, up to the whole wait: who
+    waits outside finds the inner queues full, whose shares are still to come. A queue holds as many
+    as drain within its limit if all are short (Little's law).
     """
-    drain = sum(service.drain_rps for service in services.values())
+    rule = scenario.budget
     limits: list[LayerLimit] = []
     for name, service in services.items():
         here = [c for c in classes if c.pool == name]
         gateway, queue, scheduler = queues_of(scenario, name)
         if not limits:
-            limits = [_limit(gateway, "", classes, drain)]
+            drain = sum(s.drain_rps for s in services.values())
+            fastest = sum(s.most_replicas * s.fastest.replica_rps for s in services.values())
+            limits = [_limit(gateway, "", classes, rule, drain_rps=drain, fastest_rps=fastest)]
+        drain, fastest = service.drain_rps, service.most_replicas * service.fastest.replica_rps
         limits += [
-            _limit(queue, name, here, service.drain_rps),
-            _scheduler_queue(scheduler, service, here),
+            _limit(queue, name, here, rule, drain_rps=drain, fastest_rps=fastest),
+            _scheduler_queue(scheduler, service, here, rule),
             _batch_window(scheduler, service, here),
         ]
     return tuple(limits)
@@ -105,7 +116,7 @@ def settings(
     behind: list[float] = []
     for name, service in services.items():
         scheduler, queue = lengths[name, "scheduler_queue"], lengths[name, "service_queue"]
-        in_flight = math.nan if scheduler is None else service.running + scheduler
+        in_flight = math.nan if scheduler is None else service.places + scheduler
         behind.append(math.nan if queue is None else queue + service.most_replicas * in_flight)
         if not math.isnan(in_flight):
             values[f"pools.{name}.router.max_in_flight"] = int(in_flight)
@@ -144,11 +155,15 @@ def _limit(
     queue: QueueOnPath,
     pool: str,
     classes: Sequence[ClassBudget],
+    rule: BudgetRule,
+    *,
     drain_rps: float,
-    layers: tuple[str, ...] = (),
+    fastest_rps: float,
 ) -> LayerLimit:
-    """Return the limit of a queue from the smallest share of its layer, or of ``layers``."""
-    name, share = _strictest(classes, layers or (queue.layer,))
+    """Return the limit of a queue: the share of its strictest class, the wait of its longest."""
+    layers = ("scheduler_queue", "batch_window") if queue.is_last else (queue.layer,)
+    name, share = _strictest(classes, layers)
+    wait = max((w for c in classes if (w := _wait_s(c, layers, rule)) >= 0), default=math.nan)
     return LayerLimit(
         layer=queue.layer,
         pool=pool,
@@ -157,26 +172,39 @@ def _limit(
         request_class=name,
         share_s=share,
         drain_rps=drain_rps,
-        length=None if math.isnan(share) else math.floor(share * drain_rps),
-        wait_limit_s=rounded_down(share) if share >= SHORTEST_S else None,
+        length=None if math.isnan(wait) else math.ceil(wait * fastest_rps),
+        wait_limit_s=rounded_down(wait) if wait >= SHORTEST_S else None,
         status=POOL_STATUS if pool else GATEWAY_STATUS,
-        retry_after_s=retry_after_s(share),
+        retry_after_s=retry_after_s(wait if math.isnan(share) else share),
         flags={},
     )
 
 
+def _wait_s(c: ClassBudget, layers: tuple[str, ...], rule: BudgetRule) -> float:
+    """Return the wait of a class up to the last of the layers; 0 if these have no share of it.
+
+    NaN without a promise, or if even the least request misses it.
+    """
+    shares = divide(c.longest_wait_s, c.window_s, rule)
+    own = sum(shares[layer] for layer in layers)
+    until = WAITING[: WAITING.index(layers[-1]) + 1]
+    if own < SHORTEST_S:
+        return 0.0
+    return own if math.isnan(own) else sum(shares[layer] for layer in until)
+
+
 def _scheduler_queue(
-    queue: QueueOnPath, service: PoolService, classes: Sequence[ClassBudget]
+    queue: QueueOnPath, service: PoolService, classes: Sequence[ClassBudget], rule: BudgetRule
 ) -> LayerLimit:
     """Return the limit of the engine's queue, in which a request waits for the window as well.
 
-    Its length and timeout are those of both shares; if any request may wait, it holds at least one
-    request, or one gathering batch.
+    If any request may wait, it holds at least one request, or one gathering batch.
     """
-    pool, layers = service.pool.name, ("scheduler_queue", "batch_window")
-    found = _limit(queue, pool, classes, service.replica_rps, layers)
+    pool, fastest = service.pool.name, service.fastest.replica_rps
+    drain = service.replica_rps
+    found = _limit(queue, pool, classes, rule, drain_rps=drain, fastest_rps=fastest)
     length = found.length
-    if length is not None and found.share_s >= SHORTEST_S:
+    if length:
         length = max(length, service.running if service.replica is None else 1)
     return replace(
         found, length=length, flags=_scheduler_flags(service, length, found.wait_limit_s)
@@ -187,9 +215,8 @@ def _batch_window(
     queue: QueueOnPath, service: PoolService, classes: Sequence[ClassBudget]
 ) -> LayerLimit:
     batching = service.pool.batching
-    window = queue._replace(layer="batch_window", path=f"pools.{service.pool.name}.batching")
-    found = _limit(window, service.pool.name, classes, service.replica_rps)
-    delay = None if math.isnan(found.share_s) else found.share_s
+    name, share = _strictest(classes, ("batch_window",))
+    delay = None if math.isnan(share) else share
     flags: dict[str, int | float] = {}
     if isinstance(batching, ContinuousBatching):
         flags = {"--max-num-batched-tokens": batching.max_num_batched_tokens}
@@ -197,7 +224,20 @@ def _batch_window(
         stated = batching.max_queue_delay_s
         delay = stated if stated <= delay else rounded_down(delay)
         flags = {"max_queue_delay_microseconds": int(delay * 1e6)}
-    return replace(found, length=None, wait_limit_s=delay, retry_after_s=math.nan, flags=flags)
+    return LayerLimit(
+        layer="batch_window",
+        pool=service.pool.name,
+        path=f"pools.{service.pool.name}.batching",
+        owner=queue.owner,
+        request_class=name,
+        share_s=share,
+        drain_rps=service.replica_rps,
+        length=None,
+        wait_limit_s=delay,
+        status=POOL_STATUS,
+        retry_after_s=math.nan,
+        flags=flags,
+    )
 
 
 def _scheduler_flags(
@@ -205,18 +245,26 @@ def _scheduler_flags(
 ) -> dict[str, int | float]:
     """Return the engine's names of the limits.
 
-    vLLM's ``--max-num-queued-reqs`` counts running and waiting requests. Source: vLLM pull request
-    49445, "Add max_num_queued_reqs and max_num_queued_tokens", 2026-07; Triton Inference Server,
-    ``model_config.proto`` (ModelQueuePolicy), 2025.
+    vLLM's ``--max-num-queued-reqs`` counts running and waiting requests. Its
+    ``--max-num-queued-tokens`` counts all prompt tokens of those in prefill or before it: here what
+    the replica prefills within the wait limit. It does not subtract what a prefix cache would
+    find, so with prefix caching it refuses too early and is left out. Source: vLLM pull request
+    49445, "Add max_num_queued_reqs and max_num_queued_tokens", 2026-07, part of v0.29.0; Triton
+    Inference Server, ``model_config.proto`` (ModelQueuePolicy), 2025.
     """
     if length is None:
         return {}
     if service.max_num_seqs is not None:
-        return {
+        flags: dict[str, int | float] = {
             "--max-num-seqs": service.max_num_seqs,
-            "--max-num-queued-reqs": service.running + length,
+            "--max-num-queued-reqs": service.places + length,
         }
-    flags: dict[str, int | float] = {"max_queue_size": length}
+        batching, tokens_per_s = service.pool.batching, service.fastest.prompt_tokens_per_s
+        caches = isinstance(batching, ContinuousBatching) and batching.prefix_caching
+        if timeout_s is not None and not caches and not math.isnan(tokens_per_s):
+            flags["--max-num-queued-tokens"] = math.ceil(timeout_s * tokens_per_s)
+        return flags
+    flags = {"max_queue_size": length}
     if timeout_s is not None:
         flags["default_timeout_microseconds"] = int(timeout_s * 1e6)
     return flags

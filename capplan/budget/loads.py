@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from capplan.replica.capacity import Mix
 from capplan.scenario import Scenario
@@ -19,7 +22,8 @@ from capplan.scenario.classes import (
     RequestClass,
     Size,
 )
-from capplan.scenario.part import Origin, origin
+from capplan.scenario.fields import effect_of
+from capplan.scenario.part import Affects, Origin, origin
 from capplan.scenario.shapes import ClosedLoop, Replay, Spike, Steady, Step
 from capplan.schema import DataError
 from capplan.traffic.laws import lognormal_sigma
@@ -157,13 +161,40 @@ def class_loads(
     if profile is not None and trace is None:
         return _from_profile(scenario, profile)
     if trace is None and scenario.traffic.trace is not None:
-        from capplan.traffic.draw import draw
-
-        trace = draw(scenario)
+        return _drawn_loads(_drawn(scenario))
     if trace is not None:
         return _from_trace(scenario, trace)
     rates = _shape_rates(scenario)
     return {c.name: _from_law(c, rates[c.name]) for c in scenario.classes}
+
+
+TRAFFIC = {name for name, one in Scenario.model_fields.items() if effect_of(one) is Affects.TRAFFIC}
+"""The parts of a scenario that a drawn trace follows from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What a trace is drawn from; equal ones give the same trace."""
+
+    values: str
+    base: Trace | None
+    """That of an unchanged file is one object."""
+    scenario: Scenario = field(compare=False)
+
+
+def _drawn(scenario: Scenario) -> _Drawn:
+    from capplan.traffic.sample import base_trace
+
+    values = scenario.model_dump_json(include=TRAFFIC) + str(scenario.pool().replicas)
+    return _Drawn(values, base_trace(scenario.traffic), scenario)
+
+
+@lru_cache(maxsize=4)
+def _drawn_loads(drawn: _Drawn) -> dict[str, ClassLoad]:
+    """Return the loads of a scenario's own trace; the last few are kept."""
+    from capplan.traffic.draw import draw
+
+    return _from_trace(drawn.scenario, draw(drawn.scenario, base=drawn.base))
 
 
 def mix_of(loads: list[ClassLoad]) -> Mix:
@@ -243,9 +274,9 @@ def _check_known(scenario: Scenario, names: Iterable[str], *, where: str) -> Non
 
 
 def _from_rows(c: RequestClass, rows: pd.DataFrame, rate_rps: float) -> ClassLoad:
-    prompt = rows["prompt_tokens"].astype(float)
-    output = rows["output_tokens"].astype(float).clip(lower=1.0)
-    size = rows["size"].astype(float).fillna(prompt) if "size" in rows else prompt
+    prompt = rows["prompt_tokens"].to_numpy(dtype=np.float64)
+    output = np.maximum(rows["output_tokens"].to_numpy(dtype=np.float64), 1.0)
+    size = rows["size"].astype(float).fillna(rows["prompt_tokens"]) if "size" in rows else prompt
     return ClassLoad(
         request_class=c.name,
         rate_rps=rate_rps,
@@ -254,11 +285,18 @@ def _from_rows(c: RequestClass, rows: pd.DataFrame, rate_rps: float) -> ClassLoa
         output_mean=float(output.mean()),
         context_mean=float((output * (prompt + output / 2)).sum() / output.sum()),
         size_mean=float(size.mean()),
-        prompt_quantile=lambda q: float(prompt.quantile(q, interpolation="higher")),
-        output_quantile=lambda q: float(output.quantile(q, interpolation="higher")),
-        size_quantile=lambda q: float(size.quantile(q, interpolation="higher")),
+        prompt_quantile=_empirical(prompt),
+        output_quantile=_empirical(output),
+        size_quantile=_empirical(size),
         origin="measured",
     )
+
+
+def _empirical(values: Any) -> Quantiles:
+    """Return the quantiles of a sample: the value at or above each."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    last = len(ordered) - 1
+    return lambda q: float(ordered[math.ceil(round(q * last, 9))])
 
 
 def _from_profile(scenario: Scenario, profile: TrafficProfile) -> dict[str, ClassLoad]:

@@ -44,7 +44,7 @@ class ClassBudget:
     owner: str
     pool: str
     streaming: bool
-    basis: Literal["ttft_s", "e2e_s", "deadline_s", ""]
+    basis: Literal["ttft_s", "e2e_s", "deadline_s", "attempt_timeout_s", ""]
     """The promise that leaves least: if it holds, the others hold."""
     promise_s: float
     prompt_quantile: float
@@ -60,6 +60,10 @@ class ClassBudget:
     decode_s: float
     """0 for a basis of ``ttft_s``."""
     remaining_s: float
+    lost_by: Literal["ttft_s", "e2e_s", "deadline_s", "attempt_timeout_s", ""]
+    """What a request misses for good after ``longest_wait_s``."""
+    longest_wait_s: float
+    """The wait after which even the least request is lost; limits refuse from there on."""
     window_s: float
     """The window of the batching, s."""
     shares_s: Mapping[str, float]
@@ -184,6 +188,8 @@ class WaitBudget(Displayed):
                 "prefill_s": c.prefill_s,
                 "decode_s": c.decode_s,
                 "may wait_s": c.remaining_s,
+                "lost after a wait_s": c.longest_wait_s,
+                "lost by": rule_words(c.lost_by) or "no promise",
                 "at prompt / output": f"{c.prompt_tokens:,.0f} / {c.output_tokens:,.0f} tokens",
                 "origin of the times": c.origin,
             }

@@ -16,6 +16,22 @@ from capplan.scenario.batching import DynamicBatching, StaticBatching
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.pools import Pool
 
+FEW = 0.05
+"""Quantile of the lengths of requests that a replica serves fastest; bursts of shorter ones alone
+are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fastest:
+    """Bounds of one replica's service, for limits that must not refuse too early."""
+
+    least_s: float
+    """Service of a request of one token in a replica that is free, s."""
+    replica_rps: float
+    """Throughput of full batches of short requests, requests/s."""
+    prompt_tokens_per_s: float = math.nan
+    """Throughput of steps that prefill whole budgets; NaN unless batching is continuous."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolService:
@@ -31,6 +47,7 @@ class PoolService:
     """The most sequences that keep every TPOT promise of the pool; None unless continuous."""
     replica_rps: float
     """Throughput of a full replica, requests/s."""
+    fastest: Fastest
     running_now: float = math.nan
     """Sequences that run on one replica at the classes' rate, at least 1."""
     tpot_s: float = math.nan
@@ -46,6 +63,11 @@ class PoolService:
     """Step time of static batches; None for other batching."""
     by_class: Mapping[str, PoolService] = field(default_factory=dict)
     """For a pool of several models: the service of each class's model."""
+
+    @property
+    def places(self) -> int:
+        """Return the most requests in service at once, however little KV each takes."""
+        return self.running if self.max_num_seqs is None else self.max_num_seqs
 
     @property
     def drain_rps(self) -> float:
@@ -122,20 +144,38 @@ def pool_service(
 ) -> PoolService:
     """Return the service of a pool for its classes."""
     mix, rate = mix_of(list(loads)), sum(load.rate_rps for load in loads)
+    few = _short(loads)
     if isinstance(pool.batching, DynamicBatching):
+        law = pool.batching.service
         return PoolService(
             pool=pool,
             mix=mix,
             rate_rps=rate,
             running=pool.batching.max_batch_size,
             replica_rps=batch_rate_rps(pool.batching, mix.size),
+            fastest=Fastest(
+                least_s=batch_seconds(law, 1, 0.0),
+                replica_rps=batch_rate_rps(pool.batching, few.size),
+            ),
             window_s=pool.batching.max_queue_delay_s,
         )
     if isinstance(pool.batching, StaticBatching):
-        return _static(pool, pool.batching, mix, rate)
+        return _static(pool, pool.batching, mix, few, rate)
     if pool.models:
         return _several_models(pool, classes, loads)
-    return _continuous(replica_model(pool, mix), pool, classes, rate)
+    return _continuous(replica_model(pool, mix), pool, classes, few, rate)
+
+
+def _short(loads: Sequence[ClassLoad]) -> Mix:
+    """Return a short request of a pool: the least of its classes at a low quantile."""
+    prompt = min(load.prompt_quantile(FEW) for load in loads)
+    output = max(min(load.output_quantile(FEW) for load in loads), 1.0)
+    return Mix(
+        prompt_tokens=prompt,
+        output_tokens=output,
+        context_tokens=prompt + output / 2,
+        size=min(load.size_quantile(FEW) for load in loads),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +217,15 @@ def _several_models(
         view, asked = pool_of_model(pool, entries[name]), [loads[i] for i in own]
         one = replica_model(view, mix_of(asked))
         rate = sum(load.rate_rps for load in asked)
-        alone[name] = one, _continuous(one, view, [classes[i] for i in own], rate)
+        few = _short(asked)
+        alone[name] = one, _continuous(one, view, [classes[i] for i in own], few, rate)
     turn_s = {name: one.decode_step_s(s.running_now) for name, (one, s) in alone.items()}
     by_class: dict[str, PoolService] = {}
     for name, (one, s) in alone.items():
         others = _InTurn(one.steps, sum(turn_s.values()) - turn_s[name])
         own_classes = [classes[i] for i in members[name]]
-        found = _continuous(replace(one, steps=others), s.pool, own_classes, s.rate_rps)
+        few = _short([loads[i] for i in members[name]])
+        found = _continuous(replace(one, steps=others), s.pool, own_classes, few, s.rate_rps)
         by_class |= dict.fromkeys((c.name for c in own_classes), found)
     return _together(pool, mix_of(list(loads)), [s for _, s in alone.values()], by_class)
 
@@ -203,6 +245,10 @@ def _together(
         running=sum(s.running for s in parts),
         max_num_seqs=min(s.max_num_seqs for s in parts if s.max_num_seqs is not None),
         replica_rps=1 / sum(share / s.replica_rps for share, s in zip(shares, alone, strict=True)),
+        fastest=Fastest(
+            least_s=min(s.fastest.least_s for s in alone),
+            replica_rps=max(s.fastest.replica_rps for s in alone),
+        ),
         running_now=sum(s.running_now for s in parts),
         tpot_s=max(s.tpot_s for s in parts),
         tpot_full_s=max(s.tpot_full_s for s in parts),
@@ -213,7 +259,7 @@ def _together(
     )
 
 
-def _static(pool: Pool, batching: StaticBatching, mix: Mix, rate: float) -> PoolService:
+def _static(pool: Pool, batching: StaticBatching, mix: Mix, few: Mix, rate: float) -> PoolService:
     """Return the service of static batches of mean requests; the longest of each lowers it."""
     law, n = static_step_time(pool), batching.max_batch_size
     return PoolService(
@@ -222,13 +268,17 @@ def _static(pool: Pool, batching: StaticBatching, mix: Mix, rate: float) -> Pool
         rate_rps=rate,
         running=n,
         replica_rps=n / sum(padded_s(law, n, mix.prompt_tokens, mix.output_tokens)),
+        fastest=Fastest(
+            least_s=sum(padded_s(law, 1, 1, 1)),
+            replica_rps=n / sum(padded_s(law, n, few.prompt_tokens, few.output_tokens)),
+        ),
         window_s=batching.max_queue_delay_s,
         padded=law,
     )
 
 
 def _continuous(
-    one: ReplicaModel, pool: Pool, classes: Sequence[RequestClass], rate: float
+    one: ReplicaModel, pool: Pool, classes: Sequence[RequestClass], few: Mix, rate: float
 ) -> PoolService:
     promised = [c.promises.tpot_s for c in classes if c.streaming and c.promises.tpot_s is not None]
     within = one.most_running_within(min(promised)) if promised else one.batching.max_num_seqs
@@ -244,12 +294,26 @@ def _continuous(
         running=running,
         max_num_seqs=max_num_seqs,
         replica_rps=one.rate_rps(running),
+        fastest=_fastest(one, few, max_num_seqs),
         running_now=now,
         tpot_s=one.tpot_s(now),
         tpot_full_s=one.tpot_s(one.most_running()),
         tpot_alone_s=one.tpot_s(1),
         window_s=_full_step_s(one, running),
         replica=one,
+    )
+
+
+def _fastest(one: ReplicaModel, few: Mix, max_num_seqs: int) -> Fastest:
+    """Return the bounds of a replica; a cached prompt takes one token of prefill."""
+    tokens = one.batching.max_num_batched_tokens
+    if one.batching.prefix_caching:
+        few = replace(few, prompt_tokens=1.0)
+    short = replace(one, mix=few)
+    return Fastest(
+        least_s=one.prefill_s(1.0, 0.0),
+        replica_rps=short.rate_rps(min(short.most_running(), max_num_seqs)),
+        prompt_tokens_per_s=tokens / one.steps.seconds(tokens, tokens / 2, 0.0, 0.0),
     )
 
 

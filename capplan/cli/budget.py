@@ -29,6 +29,9 @@ def add(commands: Any) -> None:
         metavar="OUT.yaml",
         help="write the scenario with the derived limits; its comments stay",
     )
+    parser.add_argument(
+        "--in-place", action="store_true", help="let --apply write over the scenario's own file"
+    )
     parser.offer("--check", "--json")
 
 
@@ -65,6 +68,9 @@ def _apply(args: argparse.Namespace, budget: WaitBudget) -> None:
     out = Path(args.apply)
     if out.is_dir():
         raise DataError("a file", where=out, field="--apply", value="a folder")
-    folder = out.parent.resolve()
-    text = applied_text(find_scenario(args.scenario), budget, values=values_of(args), folder=folder)
+    folder, source = out.parent.resolve(), find_scenario(args.scenario)
+    if out.exists() and out.samefile(source) and not args.in_place:
+        rule = "another file than the scenario's own, or --in-place"
+        raise DataError(rule, where=out, field="--apply", value=args.apply)
+    text = applied_text(source, budget, values=values_of(args), folder=folder)
     write_file(out, text.encode())

@@ -188,3 +188,7 @@ class BudgetRule(Part):
     weights: Weights = Weights()
     prompt_quantile: Quantile = 0.95
     output_quantile: Quantile = 0.95
+    limits_from: Literal["deadline", "promise"] = "deadline"
+    """What a request has missed for good when a derived limit ends its wait: ``deadline`` ends only
+    what no caller waits for any more, so that no limit costs a replica; ``promise`` also ends what
+    is late for TTFT or E2E, which keeps the rest in time in an overload."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from capplan.budget import varied
 from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
 from capplan.scenario.times import FixedTime
@@ -112,10 +113,10 @@ def with_loss(
     """Return the scenario with this many replicas in a pool, some of which crash at a moment.
 
     ``at_s`` holds if the loss states none. The pool's autoscaler is left out: it would change the
-    number that is asked about.
+    number that is asked about. Numbers that the wait budget derives are those of this many.
     """
     fixed = {} if pool.autoscaler is None else {f"pools.{pool.name}.autoscaler": None}
-    changed = with_values(scenario, {f"pools.{pool.name}.replicas": replicas} | fixed)
+    changed = varied(scenario, {f"pools.{pool.name}.replicas": replicas} | fixed)
     if lose.count == 0:
         return changed
     down_s = lose.down_s

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
+from capplan.budget import varied
 from capplan.catalog import accelerator
 from capplan.display import once
 from capplan.formatting import counted, rule_words
@@ -17,7 +18,6 @@ from capplan.results.cost import served_by
 from capplan.scenario import Scenario
 from capplan.scenario.breaker_rules import placements
 from capplan.scenario.classes import Promises
-from capplan.scenario.files import with_values
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
 from capplan.sizing.loss import Loss, Outage, missed, recovery_s
@@ -223,7 +223,7 @@ def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) ->
         return Limit(outcome=DOES_NOT_APPLY, evidence=text)
     if point is None or point.open:
         return Limit(outcome="unknown", evidence="not measured: no number of replicas is shown")
-    sized = with_values(scenario, {f"pools.{pool.name}.replicas": point.replicas})
+    sized = varied(scenario, {f"pools.{pool.name}.replicas": point.replicas})
     loads = loads_of(sized, seed=seed)
     stage = burst(sized, loads, seed=seed)
     share = sum(loads.share.get(name, 0.0) for name in point.classes)

@@ -46,17 +46,61 @@ def test_a_tight_deadline_takes_the_place_of_ttft(small):
     assert chat.decode_s == pytest.approx(100 * chat.tpot_s)
 
 
-def test_lengths_follow_from_share_and_drain_rate(small):
+def test_limits_end_the_wait_at_which_even_the_least_request_is_lost(small):
+    budget = allocate(small)
+    chat, batch = budget.by_class("chat"), budget.by_class("batch")
+    least_s = 0.01 + 1e-5  # one step that prefills one token
+    assert chat.lost_by == "deadline_s"
+    assert chat.longest_wait_s == pytest.approx(20 - 0.04 - 0.02 - 0.1 * 20 - least_s)
+    assert batch.lost_by == "e2e_s", "it states no deadline"
+    assert batch.longest_wait_s == pytest.approx(10 - 0.04 - 0.02 - 1.0 - 0.11)
+    limits = {(x.pool, x.layer): x for x in budget.limits}
+    for pool, own in (("llm", chat), ("labels", batch)):
+        found = limits[pool, "scheduler_queue"].wait_limit_s
+        assert found == pytest.approx(own.longest_wait_s, rel=0.01)
+        assert found <= own.longest_wait_s
+    assert limits["", "gateway_queue"].wait_limit_s == pytest.approx(
+        (chat.longest_wait_s - chat.window_s) / 3, rel=0.01
+    ), "the class that may wait longest: another's caller leaves at its own deadline"
+
+
+def test_an_inner_queue_may_use_what_the_outer_ones_left(small):
+    waits = [x.wait_limit_s for x in allocate(small).limits if x.layer != "batch_window"]
+    gateway, llm, llm_scheduler, labels, labels_scheduler = waits
+    assert gateway < llm < llm_scheduler
+    assert labels < labels_scheduler
+    assert llm == pytest.approx(2 * gateway, rel=0.01)
+
+
+def test_a_limit_from_the_promise_ends_what_is_late_for_it(small):
+    late = with_values(small, {"budget.limits_from": "promise"})
+    chat = allocate(late).by_class("chat")
+    assert (chat.lost_by, chat.remaining_s) == ("ttft_s", allocate(small).classes[0].remaining_s)
+    assert chat.longest_wait_s == pytest.approx(1.0 - 0.04 - 0.02 - 0.1 - 0.01 - 1e-5)
+
+
+def test_an_attempt_that_times_out_ends_its_wait_before_its_service(small):
+    own = allocate(small).by_class("chat")
+    retry = {"max_attempts": 2, "attempt_timeout_s": 6.0}
+    chat = allocate(with_values(small, {"classes.chat.retry": retry})).by_class("chat")
+    assert chat.lost_by == "attempt_timeout_s"
+    assert chat.longest_wait_s == pytest.approx(6.0 - own.attempt_s)
+
+
+def test_a_queue_holds_what_drains_in_time_if_all_are_short(small):
     budget = allocate(small)
     limits = {(x.pool, x.layer): x for x in budget.limits}
     queue = limits["labels", "service_queue"]
     assert queue.drain_rps == pytest.approx(8 / 0.18)
-    assert queue.length == math.floor(queue.share_s * 8 / 0.18)
-    assert queue.length / queue.drain_rps <= queue.share_s
+    assert queue.length == pytest.approx(queue.wait_limit_s * 8 / 0.18, rel=0.01)
     assert (queue.status, queue.retry_after_s) == (503, math.ceil(queue.share_s))
     gateway = limits["", "gateway_queue"]
-    assert gateway.request_class == "chat", "the strictest class sets a shared queue's limit"
+    assert gateway.request_class == "chat", "the strictest class has the smallest share"
     assert gateway.status == 429
+    laws = {"kind": "lognormal", "p50_tokens": 101, "p95_tokens": 400}
+    varied = allocate(with_values(small, {"classes.chat.output_tokens": laws}))
+    llm = {(x.pool, x.layer): x for x in varied.limits}["llm", "service_queue"]
+    assert llm.length > 2 * llm.wait_limit_s * llm.drain_rps, "short answers drain faster"
 
 
 def test_engine_flags_carry_the_same_limits(small):
@@ -67,6 +111,16 @@ def test_engine_flags_carry_the_same_limits(small):
     assert vllm["--max-num-queued-reqs"] == budget.settings["pools.llm.router.max_in_flight"]
     assert triton["max_queue_size"] == budget.settings["pools.labels.batching.scheduler.length"]
     assert flags["labels", "batch_window"] == {"max_queue_delay_microseconds": 50_000}
+    wait_s = budget.settings["pools.llm.batching.scheduler.wait_limit_s"]
+    step_s = 0.01 + 1024 * 1e-5
+    assert vllm["--max-num-queued-tokens"] == math.ceil(wait_s * 1024 / step_s)
+
+
+def test_a_prefix_cache_leaves_tokens_in_the_queue_without_a_limit(small):
+    cached = with_values(small, {"pools.llm.batching.prefix_caching": True})
+    flags = {(x.pool, x.layer): x.flags for x in allocate(cached).limits}["llm", "scheduler_queue"]
+    assert "--max-num-queued-reqs" in flags
+    assert "--max-num-queued-tokens" not in flags
 
 
 def test_concurrency_is_what_lies_behind_the_gateway(small):
@@ -302,10 +356,10 @@ def test_applying_a_budget_leaves_no_limit_that_differs_and_applying_again_chang
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_an_applied_budget_never_lets_a_class_wait_past_its_promise(raw, data):
+def test_an_applied_budget_holds_no_request_that_is_lost(raw, data):
     scenario = data.draw(scenarios(raw))
     budget = allocate(scenario)
-    feasible = all(c.remaining_s > 0 for c in budget.classes)
+    feasible = all(c.longest_wait_s > 0 for c in budget.classes)
     again = allocate(apply(scenario, budget))
     rules = {f.rule for f in again.findings}
     if feasible:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capplan.budget import allocate, applied_text, resolved
+from capplan.budget import allocate, applied_text, apply, resolved, varied
 from capplan.scenario.fields import derived_fields
 from capplan.scenario.files import (
     find_scenario,
@@ -26,7 +26,9 @@ WORDS = {
 
 @pytest.fixture(scope="module")
 def stated():
-    return load_scenario("embedding-batch", values={"requests": 300, "warmup_s": 0.0})
+    """Return a scenario with every number of its budget written out."""
+    bundled = load_scenario("embedding-batch", values={"requests": 300, "warmup_s": 0.0})
+    return apply(bundled, allocate(bundled))
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +46,31 @@ def test_a_word_becomes_the_budgets_number(stated, scenario):
 
 def test_a_derived_number_follows_a_change_of_its_inputs(scenario):
     more = resolved(with_values(scenario, {"pools.encoder.replicas": 3}))
-    slower = resolved(with_values(scenario, {"classes.query.promises.e2e_s": 1.5}))
+    slower = resolved(with_values(scenario, {"classes.index.promises.deadline_s": 90.0}))
     assert more.gateway.concurrency > resolved(scenario).gateway.concurrency
     assert slower.pool().queue.wait_limit_s > resolved(scenario).pool().queue.wait_limit_s
+
+
+def test_what_varies_a_resolved_scenario_derives_its_numbers_again(scenario):
+    own = resolved(scenario)
+    more = varied(own, {"pools.encoder.replicas": 3})
+    assert more == resolved(with_values(scenario, {"pools.encoder.replicas": 3}))
+    kept = with_values(own, {"pools.encoder.replicas": 3})
+    assert kept.gateway.concurrency == own.gateway.concurrency < more.gateway.concurrency
+
+
+def test_a_trace_is_drawn_once_for_the_scenarios_that_share_it(monkeypatch):
+    from capplan.traffic import draw as drawing
+
+    calls = []
+    drawn = drawing.draw
+    monkeypatch.setattr(drawing, "draw", lambda *a, **o: calls.append(1) or drawn(*a, **o))
+    chat = load_scenario("chat-service", values={"traffic.duration_s": 1234.5})
+    for values in ({}, {"pools.llm.replicas": 5}, {"network.one_way_s": 0.02}, {"requests": 100}):
+        resolved(with_values(chat, values))
+    assert len(calls) <= 2, "only a change of the traffic (or of what a closed loop needs) draws"
+    resolved(with_values(chat, {"traffic.duration_s": 999.0}))
+    assert len(calls) == 3
 
 
 def test_a_shorter_run_has_the_same_derived_numbers():

@@ -233,6 +233,20 @@ def test_budget_applies_the_fields_that_were_set(call, tmp_path):
     assert "replicas: 7" in (tmp_path / "a.yaml").read_text()
 
 
+def test_a_budget_is_written_over_its_own_file_only_if_asked(call, tmp_path):
+    file = tmp_path / "mine.yaml"
+    call("budget", "chat-service", "--apply", file)
+    before = file.read_text()
+    changed = ("budget", file, "--set", "pools.llm.replicas=7", "--apply", file)
+    code, _, err = call(*changed)
+    assert code == 2
+    assert str(file) in err
+    assert file.read_text() == before
+    code, _, _ = call(*changed, "--in-place")
+    assert code == 0
+    assert "replicas: 7" in file.read_text()
+
+
 def test_schema_prints_a_json_schema(call):
     code, out, _ = call("schema")
     assert code == 0
