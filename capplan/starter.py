@@ -77,8 +77,8 @@ def starter(
         People who have access, or the planned peak in requests/s; one of them, unless a trace
         brings the load.
     trace
-        A recording of the traffic to replay; an absolute path, or one relative to the file that
-        the text goes into.
+        A recording of the traffic to replay: a path, absolute or relative to the file that the
+        text goes into, or a name of :func:`~capplan.catalog.tables.trace_names`.
     model, accelerator
         Names in the catalogue.
 
@@ -254,9 +254,9 @@ def _duration_s(rate_rps: float) -> float:
 
 def _recorded(trace: str | Path, defaults: Mapping[str, Default]) -> _Load:
     """Return the load of a recorded trace, one class for each of its classes."""
-    from capplan.traffic.readers import read_trace
+    from capplan.traffic.sample import read_base
 
-    found: Trace = read_trace(trace)
+    found: Trace = read_base(str(trace))
     frame = found.frame
     names = ["all"]
     if "request_class" in frame and frame["request_class"].notna().any():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.budget.results import WaitBudget
+from capplan.catalog.tables import trace_names
 from capplan.scenario import Scenario
 from capplan.scenario.files import set_values, with_values
 from capplan.schema import DataError
@@ -62,7 +63,7 @@ def applied_text(
 def _move_trace(data: Any, old: Path, new: Path) -> None:
     traffic = data.get("traffic") if isinstance(data, dict) else None
     trace = traffic.get("trace") if isinstance(traffic, dict) else None
-    if isinstance(traffic, dict) and isinstance(trace, str) and trace != "sample":
+    if isinstance(traffic, dict) and isinstance(trace, str) and trace not in trace_names():
         traffic["trace"] = (
             trace if Path(trace).is_absolute() else os.path.relpath((old / trace).resolve(), new)
         )

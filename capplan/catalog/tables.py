@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 from capplan.bundled import data_path
 from capplan.schema import DataError
 
 T = TypeVar("T")
+SAMPLE = "sample"
+"""Name of the bundled trace."""
 
 
 @cache
@@ -18,6 +21,20 @@ def rows(table: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a table of ``data/catalog/``, by its file name."""
     with data_path("catalog", table).open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))
+
+
+def trace_names() -> tuple[str, ...]:
+    """Return the names that stand for a trace wherever a file may: bundled, and public ones."""
+    return (SAMPLE, *(row["name"] for row in rows("public_traces.csv")))
+
+
+def placed_trace(trace: str | Path, folder: str | Path = "") -> str:
+    """Return a trace's name as it is, or the absolute path of a file named from a folder.
+
+    >>> placed_trace("sample"), placed_trace("log.csv", "/data")
+    ('sample', '/data/log.csv')
+    """
+    return str(trace) if str(trace) in trace_names() else str(Path(folder, trace).resolve())
 
 
 def look_up(name: str, table: Mapping[str, T], rule: str, *, field: str | None = None) -> T:

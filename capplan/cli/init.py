@@ -23,7 +23,12 @@ def add(commands: Any) -> None:
         "What a use case brings are published defaults, and the file marks them so.",
     )
     parser.add_argument("file", metavar="NAME.yaml", help="the file to write; it must not exist")
-    parser.add_argument("--from", dest="trace", metavar="TRACE", help="a recording to replay")
+    parser.add_argument(
+        "--from",
+        dest="trace",
+        metavar="TRACE",
+        help="a recording to replay, or a name of `data list`",
+    )
     parser.add_argument(
         "--use-case", metavar="KIND", default="chat",
         help="chat, code, rag, summary, agent or batch (chat)",
@@ -35,6 +40,7 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from capplan.catalog.tables import placed_trace
     from capplan.evidence.folders import check_place
     from capplan.starter import starter
 
@@ -50,17 +56,18 @@ def _run(args: argparse.Namespace) -> int:
         use_case=args.use_case,
         users=args.users,
         rps=args.rps,
-        trace=args.trace and Path(args.trace).resolve(),
+        trace=args.trace and placed_trace(args.trace),
         **named,
     )
     if args.trace is not None:
-        text = text.replace(str(Path(args.trace).resolve()), _seen_from(target, args.trace))
+        place = placed_trace(args.trace)
+        text = text.replace(f'trace: "{place}"', f'trace: "{_seen_from(target, place)}"')
     target.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{target}\n")
     return DONE
 
 
 def _seen_from(target: Path, trace: str) -> str:
-    """Return the path of a trace as the file names it: relative if it lies below its folder."""
-    folder, path = target.resolve().parent, Path(trace).resolve()
-    return os.path.relpath(path, folder) if path.is_relative_to(folder) else str(path)
+    """Return a trace as the file names it: relative if it lies below the file's folder."""
+    folder = target.resolve().parent
+    return os.path.relpath(trace, folder) if Path(trace).is_relative_to(folder) else trace

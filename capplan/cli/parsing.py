@@ -58,14 +58,13 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
 
 def values_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that ``--set`` and ``--trace`` set, by dotted path."""
-    from pathlib import Path
-
+    from capplan.catalog.tables import placed_trace
     from capplan.scenario.yaml_text import parse_value
 
     values = {field: parse_value(text) for field, text in args.values}
     trace = getattr(args, "trace", None)
     if trace is not None:
-        values["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
+        values["traffic.trace"] = placed_trace(trace)
     return values
 
 
@@ -141,7 +140,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "--trace": {
         "metavar": "TRACE",
-        "help": "a trace file, or sample, in place of the scenario's own",
+        "help": "a trace file or a name of `data list`, in place of the scenario's own",
     },
     "--seed": {"metavar": "N", "type": natural, "default": 0, "help": "seed of all randomness (0)"},
     "--jobs": {"metavar": "N", "type": positive, "default": 1, "help": "processes (1)"},

@@ -24,7 +24,7 @@ COLUMN_OPTIONS = (
 def add(commands: Any) -> None:
     """Offer the command."""
     parser = add_command(commands, "profile", "profile the traffic of a trace", _run)
-    parser.add_argument("trace", metavar="TRACE", help="a trace file, or sample")
+    parser.add_argument("trace", metavar="TRACE", help="a trace file, or a name of `data list`")
     parser.add_argument(
         "--format", metavar="FORMAT", default="auto", help="form of the file (auto)"
     )

@@ -92,6 +92,7 @@ def open_page(
         For a scenario or trace that cannot be read.
     """
     from capplan.budget import resolved
+    from capplan.catalog.tables import placed_trace
     from capplan.charts import use_theme
     from capplan.scenario.files import load_scenario
 
@@ -99,7 +100,7 @@ def open_page(
     if requests > 0:
         changes["requests"] = requests
     if trace:
-        changes["traffic.trace"] = trace if trace == "sample" else str(Path(trace).resolve())
+        changes["traffic.trace"] = placed_trace(trace)
     study = resolved(load_scenario(scenario, values=changes))
     use_theme()
     return Page(scenario=study, folder=Path(run_folder or RUNS / study.name))

@@ -19,6 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from capplan.catalog.tables import placed_trace
+
 LEAST = 1e-300
 
 
@@ -77,9 +79,9 @@ def _beside(value: str, info: ValidationInfo) -> str:
 
 
 def _trace_beside(value: str, info: ValidationInfo) -> str:
-    """Return the path of a trace that counts from the scenario's folder; ``sample`` is a name."""
+    """Return the path of a trace that counts from the scenario's folder, or its name."""
     folder = (info.context or {}).get("folder")
-    return value if folder is None or value == "sample" else str((Path(folder) / value).resolve())
+    return value if folder is None else placed_trace(value, folder)
 
 
 PathOrName = Annotated[str, AfterValidator(_beside)]

@@ -1,4 +1,4 @@
-"""The base trace of a scenario: the bundled sample, or a file."""
+"""The base trace of a scenario: the bundled sample, a public trace, or a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pathlib import Path
 
 from pyarrow import parquet
 
-from capplan.bundled import data_path
+from capplan.bundled import data_path, shared_data_path
+from capplan.catalog.tables import SAMPLE, trace_names
 from capplan.scenario.traffic import Traffic
 from capplan.schema import DataError
+from capplan.traffic.public_traces import PublicTrace, fetch, list_traces
 from capplan.traffic.readers import FORMATS, read_trace
 from capplan.traffic.readers.servegen import SPAN_S
 from capplan.traffic.trace import Trace
-
-SAMPLE = "sample"
-"""Name of the bundled trace in a scenario and on the command line."""
 
 SAMPLE_DURATION_S = 3600.0
 
@@ -81,17 +80,31 @@ AS_FOUND = Reading()
 
 
 def read_base(name: str, reading: Reading = AS_FOUND) -> Trace:
-    """Return the trace of that name: ``sample``, or a file of any known format.
+    """Return the trace of that name: the bundled or a public one, or a file of any known format.
 
     The last few are kept in memory; a changed file is read again. ``reading`` does not apply to the
-    sample.
+    sample. Raises :class:`DataError` with the known names if there is no such file.
     """
-    path = sample_path() if name == SAMPLE else Path(name)
+    public = next((one for one in list_traces() if one.name == name), None)
+    if public is not None:
+        path = _fetched(public, shared_data_path())
+        reading = replace(reading, format=public.format) if reading.format == "auto" else reading
+    else:
+        path = sample_path() if name == SAMPLE else Path(name)
     try:
         state = path.stat()
+    except FileNotFoundError as err:
+        rule = f"a file that exists, or one of {', '.join(trace_names())}"
+        raise DataError(rule, where=path) from err
     except OSError:
         return reading.trace(path)
     return _read(name, path, reading, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=4)
+def _fetched(public: PublicTrace, shared: Path | None) -> Path:
+    """Return the checked file of a public trace, once for each place that may hold it."""
+    return fetch(public)
 
 
 @lru_cache(maxsize=4)
