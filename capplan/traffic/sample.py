@@ -110,7 +110,9 @@ def _fetched(public: PublicTrace, shared: Path | None) -> Path:
 @lru_cache(maxsize=4)
 def _read(name: str, path: Path, reading: Reading, mtime_ns: int, size: int) -> Trace:
     if name != SAMPLE:
-        return reading.trace(path)
+        found = reading.trace(path)
+        of = [f"{t.name}: {t.licence}; {t.attribution}" for t in list_traces() if t.name == name]
+        return replace(found, notes=(*found.notes, *of))
     trace = read_trace(path)
     stated = parquet.read_schema(path).metadata[b"prefix_block_tokens"]
     notes = (*trace.notes, "The bundled sample is generated from published figures, not recorded.")
