@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from capplan.measured.testers import TOOLS, Rows, read_form
+from capplan.measured.testers import TOOLS, UNITS, Rows, read_form
 from capplan.schema import DataError
-from capplan.traffic.readers import recordings
+from capplan.traffic.readers import files, recordings, tabular
 
 NUMBERS = (
     "intended_start_s", "sent_s", "scheduler_queue_in_s", "batch_in_s", "prompt_tokens",
@@ -50,7 +50,7 @@ def _rows(path: Path, kind: str) -> Rows:
     if kind == "parquet":
         return Rows(frame=pd.read_parquet(path))
     if kind == "csv":
-        frame = pd.read_csv(path)
+        frame = _csv(path)
         return read_form(frame.to_dict("records"), path) or Rows(frame=frame)
     content: Any = _lines(path) if kind == "jsonl" else _json(path)
     found = read_form(content, path)
@@ -59,6 +59,12 @@ def _rows(path: Path, kind: str) -> Rows:
     if kind == "jsonl" and content:
         return Rows(frame=pd.DataFrame(content))
     raise DataError(f"a file of {', '.join(TOOLS)}", where=path, value=_keys(content))
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    """Return a table of text; between semicolons, numbers have a decimal comma."""
+    delimiter = tabular.header(files.head(path), path)[1]
+    return pd.read_csv(path, sep=delimiter, decimal="," if delimiter == ";" else ".")
 
 
 def _json(path: Path) -> Any:
@@ -98,7 +104,7 @@ def _lines(path: Path) -> list[Any]:
 
 def _typed(rows: Rows, path: Path) -> Rows:
     """Return the known columns as numbers, without the rows that hold an impossible one."""
-    frame = rows.frame
+    frame = _in_seconds(rows.frame)
     if frame.empty:
         reasons = _named(rows.dropped) or "none"
         raise DataError("at least one readable request", where=path, value=reasons)
@@ -109,7 +115,9 @@ def _typed(rows: Rows, path: Path) -> Rows:
     keep = np.ones(len(typed), dtype=bool)
     for name in typed.columns.drop("outcome", errors="ignore"):
         numbers = pd.to_numeric(typed[name], errors="coerce").astype("float64")
+        parts = name.endswith("_tokens") & (numbers % 1 != 0) & numbers.notna()
         faults = {
+            f"{name} is no whole number": parts.to_numpy(),
             f"{name} is no number": (numbers.isna() & typed[name].notna()).to_numpy(),
             f"{name} is negative": (numbers < 0).to_numpy(),
             f"{name} is infinite": np.isinf(numbers.to_numpy()),
@@ -124,6 +132,16 @@ def _typed(rows: Rows, path: Path) -> Rows:
     if starts := [name for name in ("intended_start_s", "sent_s") if name in kept]:
         recordings.check_times(kept[starts[0]].dropna().to_numpy(), path)
     return Rows(frame=kept, tool=rows.tool, dropped={r: n for r, n in dropped.items() if n})
+
+
+def _in_seconds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with columns that state ms (``ttft_ms``) in s, under our names."""
+    found = {
+        name: pd.to_numeric(frame[ms], errors="coerce") * UNITS["ms"]
+        for name in NUMBERS
+        if name not in frame and (ms := f"{name.removesuffix('_s')}_ms") in frame
+    }
+    return frame.assign(**found)
 
 
 def _named(dropped: Mapping[str, int]) -> str:

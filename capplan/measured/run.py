@@ -14,8 +14,12 @@ from capplan.measured.repetition import Repetition, repetition
 from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
 from capplan.schema import OUTCOMES, DataError, require_columns
+from capplan.traffic.readers.times import DOUBTED_ROWS, SLOW_GAP_S
 
 SERVER_FILE = "server.json"
+SLOWEST_TOKEN_S = 5.0
+"""Time of a token from which on the unit is doubted; a judgement of the project: the slowest server
+of ``data/validation/``, in overload, takes 0.13 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -174,6 +178,7 @@ def _kept(frame: pd.DataFrame, dropped: Counter[str], table: Path) -> pd.DataFra
     faults = {
         "no start": frame["start_s"].isna(),
         "an answer without tokens": ok & ~has_tokens,
+        "a first token after the last": ok & (frame["ttft_s"] > frame["e2e_s"]),
     }
     keep = pd.Series(data=True, index=frame.index)
     for reason, wrong in faults.items():
@@ -181,9 +186,23 @@ def _kept(frame: pd.DataFrame, dropped: Counter[str], table: Path) -> pd.DataFra
             dropped[reason] += count
         keep &= ~wrong
     if not keep.any():
-        raise DataError("at least one request with start and tokens", where=table, value=0)
+        reasons = ", ".join(f"{n} × {reason}" for reason, n in dropped.items())
+        raise DataError("at least one request with start and tokens", where=table, value=reasons)
     kept = frame[keep]
+    _check_units(kept, table)
     return kept.assign(start_s=kept["start_s"] - kept["start_s"].min()).reset_index(drop=True)
+
+
+def _check_units(kept: pd.DataFrame, table: Path) -> None:
+    """Refuse starts and latencies that are milliseconds under the name of seconds."""
+    start, token_s = kept["start_s"], (kept["e2e_s"] / kept["output_tokens"]).median()
+    gap_s = (start.max() - start.min()) / max(len(start) - 1, 1)
+    if len(kept) >= DOUBTED_ROWS and token_s > SLOWEST_TOKEN_S:
+        rule = "latencies in s (name columns in ms so: ttft_ms, e2e_ms)"
+        raise DataError(rule, where=table, value=f"{token_s:.3g} s for a token at the median")
+    if len(kept) >= DOUBTED_ROWS and gap_s > SLOW_GAP_S and (start % 1 == 0).all():
+        rule = "starts in s (name a column in ms so: sent_ms)"
+        raise DataError(rule, where=table, value=f"whole numbers, {gap_s:,.4g} apart")
 
 
 def _latency(rows: pd.DataFrame, latency: str, moment: str, origin: Origin) -> pd.Series[float]:

@@ -27,6 +27,8 @@ LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")
 LENGTHS = ("prompt_tokens", "output_tokens")
 LACKS = "lacks:"
+MOST_REPEATED_FRACTION = 0.5
+"""Share of repeated ids from which on a row is no request, but a part of one."""
 LEAST_TIED_FRACTION = 0.2
 LEAST_STEP_S = 0.1
 NEAR_FRACTION = 0.01
@@ -56,6 +58,8 @@ class Cleaner:
             return
         for name in (n for n in batch.columns if n.startswith(recordings.PREFIX)):
             self._runs.setdefault(name, []).extend(v.plain(batch.columns[name]).to_pylist())
+        commas = batch.decimal_commas or v.decimal_commas(v.plain(batch.columns["arrival_s"]))
+        self._count("decimal_comma", commas)
         times = t.read_times(batch.columns["arrival_s"])
         prompt = v.token_counts(batch.columns["prompt_tokens"])
         output = v.token_counts(batch.columns["output_tokens"])
@@ -161,6 +165,9 @@ class Cleaner:
         table = self._without_duplicates(table)
         self._need_rows(len(table))
         notes = [*self.layout.notes, *arrivals.notes, *lost]
+        signs = {"decimal_comma": "numbers", "thousands_separator": "token counts"}
+        notes += [f"{name.capitalize().replace('_', ' ')} in {what}."
+                  for name, what in signs.items() if self.changed[name]]  # fmt: skip
         ordered = from_frame(table, source=self.path.name)
         frame = ordered.frame
         if not self.layout.exact_times or spread not in (None, False):
@@ -241,6 +248,9 @@ class Cleaner:
         if "request_id" not in table:
             return table
         again = table["request_id"].duplicated() & table["request_id"].notna()
+        if again.mean() > MOST_REPEATED_FRACTION:
+            value = f"{again.sum():,} of {counted(len(table), 'row')} repeat a request_id"
+            raise DataError("one row a request", where=self.path, value=value)
         self.dropped["duplicate_id"] += int(again.sum())
         return table[~again] if again.any() else table
 

@@ -118,15 +118,17 @@ def line_count(block: bytes) -> int:
 def blocks(stream: ByteStream, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
     r"""Yield the stream in blocks that end with a line end, except perhaps the last.
 
+    A last line without end belongs to the block before it, which shows how its numbers are written.
     Lines end with ``\n`` or ``\r\n``; a file whose lines end with a lone ``\r`` is one line.
     """
-    rest = b""
+    held = rest = b""
     while part := stream.read(block_bytes):
         cut = part.rfind(b"\n") + 1
         if not cut:
             rest += part
             continue
-        yield rest + part[:cut]
-        rest = part[cut:]
-    if rest:
-        yield rest
+        if held:
+            yield held
+        held, rest = rest + part[:cut], part[cut:]
+    if held or rest:
+        yield held + rest

@@ -93,7 +93,10 @@ def read_trace(
         layout = replace(layout, zero_reason=None)
     cleaner = Cleaner(layout, path)
     for batch in rows:
-        cleaner.add(batch)
+        try:
+            cleaner.add(batch)
+        except DataError as err:
+            raise DataError(err.rule, where=path, field=err.field, value=err.value) from err
     return cleaner.trace(seed=seed, spread=spread, sha256=files.checksum(path))
 
 

@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyarrow import parquet
 
 from capplan.schema import DataError
 from capplan.traffic.readers import files
-from capplan.traffic.readers.values import RawBatch, is_text, plain, text_array
+from capplan.traffic.readers.values import RawBatch, is_text, plain, pointed, text_array
 
 DELIMITERS = (",", ";", "\t", "|")
 MOST_LINES_OF_A_ROW = 200
@@ -70,6 +71,18 @@ def batches(path: Path, columns: Mapping[str, str]) -> Iterator[RawBatch]:
 
 
 def _batch(
+    block: bytes, names: Sequence[str], delimiter: str, wanted: Mapping[str, int]
+) -> RawBatch:
+    """Return the rows of a block; between semicolons, the comma of a number is a decimal sign."""
+    batch = _fields_of(block, names, delimiter, wanted)
+    if delimiter != ";":
+        return batch
+    found = {ours: pointed(array) for ours, array in batch.columns.items()}
+    columns = {ours: array for ours, (array, _) in found.items()}
+    return replace(batch, columns=columns, decimal_commas=sum(n for _, n in found.values()))
+
+
+def _fields_of(
     block: bytes, names: Sequence[str], delimiter: str, wanted: Mapping[str, int]
 ) -> RawBatch:
     table = _fast(block, len(names), delimiter, wanted)

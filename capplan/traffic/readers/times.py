@@ -34,6 +34,9 @@ SLOW_GAP_S = 60.0
 that are on average a minute apart, while another unit gives a recording of usual length and rate.
 Judgements of the project: neither kind of traffic needs a capacity plan."""
 DOUBTED_ROWS = 20
+SERIAL_DAYS = (36_526.0, 73_051.0)
+"""Days since 1900 of the years 2000 to 2099, as spreadsheets count them. Source: ECMA-376, Office
+Open XML, part 1, section 18.17.4."""
 IDLE_GAPS = 10.0
 """Mean gaps from which on the time before the first request is no traffic, if over a minute."""
 TURNED_BACK_S = (1800.0, 7200.0)
@@ -280,6 +283,15 @@ def _check_unit(values: npt.NDArray[Any], unit: str | None, where: str) -> None:
     if len(values) < DOUBTED_ROWS:
         return
     span = float(values.max()) - float(values.min())
+    if (
+        unit is None
+        and SERIAL_DAYS[0] <= values.min()
+        and values.max() < SERIAL_DAYS[1] > span * 100
+    ):
+        rule = (
+            "a stated unit, or wall times: numbers like days since 1900, as a spreadsheet has them"
+        )
+        raise DataError(rule, where=where, field="arrival_s", value=f"{values.min():,.10g}")
     other: str | None = None
     if unit == "ms" and span / 1e3 < LEAST_SPAN_S <= span:
         other = "s"

@@ -2,7 +2,10 @@
 
 Each value is checked on its own.
 A number may be quoted, padded with blanks, or grouped in threes by commas (``"1,234"``); grouped
-ones are counted. ``""``, ``nan``, ``null``, ``none``, ``na``, ``n/a`` and ``-`` mean missing.
+ones are counted. Whether commas group or are decimal signs, the column shows (``0,5`` is not
+grouped, ``1,234,567`` is); if each reads both ways, token counts are grouped, since they are whole,
+and other numbers are an error. A period may group token counts likewise. ``""``, ``nan``, ``null``,
+``none``, ``na``, ``n/a`` and ``-`` mean missing.
 """
 
 from __future__ import annotations
@@ -16,12 +19,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capplan.schema import DataError
+
 OK, MISSING, BAD = 0, 1, 2
 MISSING_TEXT = ("", "nan", "null", "none", "na", "n/a", "nil", "-")
 MOST_TOKENS = 1_000_000_000
 PROBE_ROWS = 16
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
-_GROUPED = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
+_GROUPED = r"^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
+_EITHER = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+_DECIMAL_COMMA = r"^[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+|\d{1,3}(\.\d{3})+,\d+)$"
+"""Numbers with a comma: grouped, of either reading, and those with a decimal comma for sure."""
+_GROUPED_BY_PERIOD = r"^[1-9]\d{0,2}(\.\d{3})+$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,6 +45,8 @@ class RawBatch:
     """Rows that are not in the arrays, by ledger reason."""
     drops: Any = None
     """Per row the ledger reason to drop it, or ``""``; None: no row is dropped."""
+    decimal_commas: int = 0
+    """Numbers with a decimal comma, which have a point now."""
 
 
 def text_array(values: Iterable[Any]) -> Any:
@@ -100,12 +111,16 @@ def is_text(kind: Any) -> bool:
     )
 
 
-def numbers(array: Any) -> Parsed:
-    """Return int64 values where all are whole, float64 otherwise."""
+def numbers(array: Any, *, whole: bool = False) -> Parsed:
+    """Return int64 values where all are whole, float64 otherwise.
+
+    ``whole`` numbers have no decimals, so that a comma or period in them groups. Raises
+    :class:`DataError` if a comma reads both ways.
+    """
     array = plain(array)
     kind = array.type
     if is_text(kind):
-        return _text_numbers(array)
+        return _text_numbers(array, whole=whole)
     if pa.types.is_integer(kind):
         state = np.where(nulls(array), MISSING, OK).astype(np.uint8)
         filled = array.fill_null(0)
@@ -139,20 +154,71 @@ def missing_text(text: Any) -> npt.NDArray[np.bool_]:
     return mask | nulls(text)
 
 
-def _text_numbers(array: Any) -> Parsed:
+def _text_numbers(array: Any, *, whole: bool) -> Parsed:
     if not array.null_count:
         plain_numbers = _cast_all(array)
-        if plain_numbers is not None:
+        if plain_numbers is not None and not (whole and plain_numbers.data.dtype.kind == "f"):
             return plain_numbers
     text = pc.utf8_trim_whitespace(array)
     missing = missing_text(text)
-    grouped = pc.fill_null(pc.match_substring_regex(text, _GROUPED), False)
-    text = pc.if_else(grouped, pc.replace_substring(text, ",", ""), text)
+    grouped = _like(text, _GROUPED)
+    if whole and _is_grouped_by_period(text):
+        grouped = _like(text, _GROUPED_BY_PERIOD)
+        text = pc.if_else(grouped, pc.replace_substring(text, ".", ""), text)
+    elif not whole and _has_decimal_commas(text, grouped):
+        with_comma = pc.or_(grouped, _like(text, _DECIMAL_COMMA))
+        text = pc.if_else(with_comma, _points(text), text)
+        grouped = pc.and_not(grouped, grouped)
+    else:
+        text = pc.if_else(grouped, pc.replace_substring(text, ",", ""), text)
     shaped = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
     parsed = _cast(pc.if_else(shaped, text, "0"))
     good = shaped.to_numpy(zero_copy_only=False) & (parsed.state == OK)
     state = np.where(missing, MISSING, np.where(good, OK, BAD)).astype(np.uint8)
     return Parsed(data=parsed.data, state=state, grouped=int(pc.sum(grouped).as_py() or 0))
+
+
+def _like(text: Any, pattern: str) -> Any:
+    return pc.fill_null(pc.match_substring_regex(text, pattern), False)
+
+
+def _is_grouped_by_period(text: Any) -> bool:
+    """Return whether all periods of whole numbers group: 1.234 does, as 87 beside 1.000 shows."""
+    dotted = _like(text, r"\.")
+    grouped = text.filter(_like(text, _GROUPED_BY_PERIOD))
+    if not len(grouped) or len(grouped) < pc.sum(dotted).as_py():
+        return False
+    zeros = _like(grouped, r"^\d{1,3}\.000$")
+    return not pc.all(zeros).as_py() or not pc.all(pc.or_(dotted, _like(text, "^$"))).as_py()
+
+
+def _has_decimal_commas(text: Any, grouped: Any) -> bool:
+    """Return whether commas are decimal signs; DataError if each of them reads both ways."""
+    either = _like(text, _EITHER)
+    if pc.any(pc.and_not(grouped, either)).as_py():
+        return False
+    if pc.any(_like(text, _DECIMAL_COMMA)).as_py():
+        return True
+    if pc.any(either).as_py():
+        example = text.filter(either)[0].as_py()
+        readings = f"{example.replace(',', '')} or {example.replace(',', '.')}"
+        raise DataError("numbers whose comma reads one way", value=f"{example}: {readings}")
+    return False
+
+
+def decimal_commas(array: Any) -> int:
+    """Return how many values of a text column must be read with a decimal comma."""
+    return int(pc.sum(_like(array, _DECIMAL_COMMA)).as_py() or 0) if is_text(array.type) else 0
+
+
+def pointed(array: Any) -> tuple[Any, int]:
+    """Return text in which the comma of each number is a decimal point, and how many there are."""
+    with_comma = _like(array, r"^\s*[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+\s*$")
+    return pc.if_else(with_comma, _points(array), array), int(pc.sum(with_comma).as_py() or 0)
+
+
+def _points(text: Any) -> Any:
+    return pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
 
 
 def _cast(text: Any) -> Parsed:
@@ -188,7 +254,7 @@ def casted(text: Any, target: Any) -> Any | None:
 
 def token_counts(array: Any) -> Parsed:
     """Return int64 token counts; a broken or absurd one (above 10⁹) is ``BAD``."""
-    parsed = numbers(array)
+    parsed = numbers(array, whole=True)
     values, state = parsed.data, parsed.state
     if values.dtype.kind == "f":
         state = np.where((state == OK) & (values != np.floor(values)), BAD, state)
