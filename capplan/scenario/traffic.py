@@ -63,9 +63,19 @@ class Modulated(Part):
     calm_s: PositiveSeconds
 
 
-Arrivals = Annotated[
-    Poisson | GammaGaps | WeibullGaps | Even | Modulated, Field(discriminator="kind")
-]
+class RecordedGaps(Part):
+    """The busiest ``requests`` of the base trace, again and again, at the shape's rate.
+
+    Their order, and each gap as a part of the mean gap, are as recorded.
+    """
+
+    kind: Literal["recorded"] = "recorded"
+    requests: Annotated[int, Field(ge=2)] = 10_000
+
+
+GapLaw = Poisson | GammaGaps | WeibullGaps | Even | Modulated
+"""Laws that gaps are drawn from."""
+Arrivals = Annotated[GapLaw | RecordedGaps, Field(discriminator="kind")]
 
 
 class ClassRule(Part):
@@ -183,6 +193,11 @@ class Traffic(Part):
             yield "shape replay needs traffic.trace, or state another traffic.shape.kind"
         if self.mix and isinstance(self.shape, Replay):
             yield "mix: not with shape replay, which draws no classes"
+        if isinstance(self.arrivals, RecordedGaps):
+            if self.trace is None:
+                yield "arrivals recorded needs traffic.trace"
+            if self.mix:
+                yield "mix: not with arrivals recorded, which draw no classes"
 
     def _closed_loop_has_no_plan(self) -> Iterator[str]:
         if not isinstance(self.shape, ClosedLoop):

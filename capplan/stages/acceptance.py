@@ -15,6 +15,7 @@ from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.results.conservation import KEYS
+from capplan.scenario.shapes import Replay
 from capplan.stages.metrics import levels, trends_of
 from capplan.stages.rules import Findings, not_applicable
 from capplan.verdict import Verdict, reason_table
@@ -201,13 +202,21 @@ class Acceptance(Findings, Displayed):
 
     def load_summary(self) -> str:
         """Return the planned peak, and over how many ramps the loads were found."""
-        peak = f"The planned peak is {format_value(self.loads.peak_rps, '_rps')}."
+        loads = self.loads
+        peak = (
+            f"The planned peak is {format_value(loads.peak_rps, '_rps')}; steps must hold at "
+            f"{format_value(loads.needed_rps, '_rps')} ({loads.evidence['needed_rps']}). Arrivals: "
+            f"{loads.evidence['arrivals']}."
+        )
         if self.replications is None:
             return f"{peak} One ramp was run: how far the loads depend on its requests is unknown."
         spread, count = self.replications.first_degradation, len(self.replications.each)
         low, high = (format_value(end, "_rps") for end in spread["interval"])
+        which = "other requests"
+        if isinstance(self.scenario.traffic.shape, Replay):
+            which = "the same trace from other places on"
         return (
-            f"{peak} Over {counted(count, 'ramp')} of other requests a promise first broke at "
+            f"{peak} Over {counted(count, 'ramp')} of {which} a promise first broke at "
             f"{format_value(spread['mean_rps'], '_rps')} on average, between {low} and {high} "
             f"(found in {spread['found']} of {count})."
         )

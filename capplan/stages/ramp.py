@@ -20,15 +20,20 @@ from capplan.workers import worker_pool
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.stages.degradation import Degradation, Knee
+    from capplan.stages.run_load import Loads
 
 
 BOOTSTRAP = 20
 """Random stream of the resampled curves; draws of traffic and simulation use those below."""
+DOWN = 2.0
+"""Factor between the steps down from a first step that breaks; this project's own."""
+CLOSING = 8
+"""Most halvings to the plan's factor: eight close a gap of 1.2^256."""
 METHOD = (
     "Student's t over independent replications of the ramp, widened to the mean of their own "
     "intervals: between two steps nothing was measured"
 )
-Given = tuple["Scenario", "Stage | None", float, int, int]
+Given = tuple["Scenario", "Stage | None", "Loads", int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +149,21 @@ class LoadRamp:
 
 
 def raise_load(
-    scenario: Scenario, *, start_rps: float, seed: int, replication: int = 0
+    scenario: Scenario,
+    *,
+    start_rps: float,
+    low_rps: float | None = None,
+    seed: int,
+    replication: int = 0,
 ) -> LoadRamp:
     """Return the ramp of a scenario: up by its plan's factor until a promise surely breaks.
 
+    It begins at ``low_rps``, goes on from ``start_rps``, and down from a first step that breaks.
     ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
-    gap between the last kept and the first broken load is halved (by ratio) ``refine`` times. No
-    more of them follow where the client is the limit: a higher load would not be sent. Pools that
-    scale begin a step with the replicas that the step below ended with.
+    gap between the last kept and the first broken load is halved (by ratio) to the plan's factor
+    and ``refine`` times more. No more of them follow where the client is the limit: a higher load
+    would not be sent. Pools that scale begin a step with the replicas that the step below ended
+    with.
     """
     plan = scenario.stages
     steps: list[Stage] = []
@@ -172,20 +184,45 @@ def raise_load(
         voids.extend(void)
         return found
 
+    loads = [start_rps * plan.factor**n for n in range(plan.most_steps)]
+    if low_rps is not None and low_rps < start_rps:
+        loads = [low_rps, *loads[:-1]]
+    before = loads[0] / plan.factor
     after = limited = 0
-    for n in range(plan.most_steps):
-        load = start_rps * plan.factor**n
-        found = run(load, load / plan.factor, f"step {n + 1}")
+    for n, load in enumerate(loads):
+        found = run(load, before, f"step {n + 1}")
+        before = load
         after += int(after > 0 or (found.counts and found.surely_breaks()))
         limited += int(found.client_limited)
         if max(after, limited) > plan.beyond:
             break
-    for turn in range(plan.refine):
+    down = loads[0] / DOWN
+    while _broken_from_the_start(steps) and down > loads[0] / DOWN**plan.most_steps:
+        run(down, down / plan.factor, f"down to {down:.3g}/s")
+        down /= DOWN
+    left = plan.refine
+    for turn in range(plan.refine + CLOSING):
         ramp = LoadRamp(steps=in_order(steps))
         broken, kept = ramp.first_broken, ramp.kept_rps
-        if broken is not None and not math.isnan(kept):
-            run(math.sqrt(kept * broken.load_rps), kept, f"between {turn + 1}")
+        if broken is None or math.isnan(kept):
+            break
+        left -= int(broken.load_rps <= kept * plan.factor * (1 + 1e-9))
+        between = math.sqrt(kept * broken.load_rps)
+        if left < 0 or any(math.isclose(s.load_rps, between) for s in steps):
+            break
+        run(between, kept, f"between {turn + 1}")
     return LoadRamp(steps=in_order(steps), voids=tuple(voids))
+
+
+def ramp_of(scenario: Scenario, loads: Loads, *, seed: int, replication: int = 0) -> LoadRamp:
+    """Return the ramp from the baseline load on, of one replication."""
+    low, start = loads.baseline_rps, loads.start_rps
+    return raise_load(scenario, start_rps=start, low_rps=low, seed=seed, replication=replication)
+
+
+def _broken_from_the_start(steps: Sequence[Stage]) -> bool:
+    lowest = min(steps, key=_load)
+    return lowest.counts and lowest.broken
 
 
 def in_order(steps: Sequence[Stage]) -> tuple[Stage, ...]:
@@ -303,11 +340,11 @@ def replication_of(
 
 
 def further(
-    scenario: Scenario, baseline: Stage | None, *, start_rps: float, seed: int, jobs: int
+    scenario: Scenario, baseline: Stage | None, *, loads: Loads, seed: int, jobs: int
 ) -> tuple[Replication, ...]:
     """Return what the ramps of the plan's further replications find, in ``jobs`` processes."""
     numbers = range(1, scenario.stages.replications)
-    given: list[Given] = [(scenario, baseline, start_rps, seed, n) for n in numbers]
+    given: list[Given] = [(scenario, baseline, loads, seed, n) for n in numbers]
     workers = min(jobs, len(given))
     if workers <= 1:
         return tuple(map(_replicate, given))
@@ -316,8 +353,8 @@ def further(
 
 
 def _replicate(given: Given) -> Replication:
-    scenario, baseline, start_rps, seed, number = given
-    ramp = raise_load(scenario, start_rps=start_rps, seed=seed, replication=number)
+    scenario, baseline, loads, seed, number = given
+    ramp = ramp_of(scenario, loads, seed=seed, replication=number)
     knees = knees_of(scenario, ramp, seed=seed, replication=number)
     point = degradation_of(ramp.steps, baseline, counted=True)
     return replication_of(scenario, ramp, knees, point, replication=number)

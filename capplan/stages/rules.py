@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capplan.stages.recovery import Recovery
     from capplan.stages.run_load import Loads
     from capplan.stages.stage import Stage
+    from capplan.stages.violations import Break
 
 UNOWNED = 2
 """Queues without an owner at which no load is raised any further."""
@@ -58,7 +59,7 @@ class Findings:
     @property
     def within(self) -> tuple[Stage, ...]:
         """Return the stages that the service is planned for: steps up to the peak, and the rest."""
-        return self._around([s for s in self._steps if s.load_rps <= self.loads.peak_rps])
+        return self._around([s for s in self._steps if s.load_rps <= self.loads.needed_rps])
 
     @property
     def judged(self) -> tuple[Stage, ...]:
@@ -149,22 +150,22 @@ def _worst_first(pair: tuple[Reason, Stage]) -> tuple[int, float, float]:
 
 
 def _planned_load(found: Findings) -> Iterator[Reason]:
-    """Judge the first broken load against the planned peak."""
+    """Judge the first broken load against the load that the steps must keep."""
     if found.ramp is None:
         return
-    peak = found.loads.peak_rps
+    needed = found.loads.needed_rps
     kept = found.ramp.kept_rps
     point = found.first_degradation
     above = [s for s in found.ramp.steps if not s.load_rps <= kept]
-    undecided = [s for s in above if not s.counts and s.load_rps <= peak]
+    undecided = [s for s in above if not s.counts and s.load_rps <= needed]
     outcome: Outcome = "pass"
     action = ""
-    if point is not None and point.load_rps <= peak:
+    if point is not None and point.load_rps <= needed:
         outcome, action = "fail", f"change {point.limit.field}: {point.limit.why}"
     elif undecided:
         outcome = "unknown"
         action = f"{undecided[0].name}: {undecided[0].remark}"
-    elif not kept >= peak:
+    elif not kept >= needed:
         below = max((s.load_rps for s in found.ramp.steps), default=math.nan)
         outcome = "retest" if point is not None else "unknown"
         action = f"raise the load beyond {below:.3g}/s, in smaller steps"
@@ -178,8 +179,9 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
         rule="planned_load",
         outcome=outcome,
         value=kept,
-        limit=peak,
-        evidence=f"{first}; kept up to {kept:.3g}/s, planned peak {peak:.3g}/s",
+        limit=needed,
+        evidence=f"{first}; kept up to {kept:.3g}/s, needed {needed:.3g}/s"
+        f" ({found.loads.evidence['needed_rps']})",
         next_action=action,
         request_class=point.request_class if point else None,
     )
@@ -192,7 +194,7 @@ def _short(found: Findings) -> str:
     for c in found.scenario.classes:
         spread = found.replications.acceptable(c.name)
         low, high = spread["interval"]
-        if low < found.loads.peak_rps:
+        if low < found.loads.needed_rps:
             ends = f"[{low:.3g}, {high:.3g}]/s"
             count = len(found.replications.each)
             return f"over {count} replications {c.name} accepts {spread['mean_rps']:.3g} {ends}"
@@ -221,11 +223,9 @@ def _stage_promises(found: Findings) -> Iterator[Reason]:
         evidence = "no promise broken of a class that may not be shed "
         evidence += f"({counted(len(stage.table), 'request')})"
         if first is not None:
-            evidence = (
-                f"{first.request_class} breaks {rule_words(first.promise)} for "
-                f"{first.share.value:.2%} of its requests, {first.allowed_fraction:.2%} may "
-                f"(run {stage.run_id}, {first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
-            )
+            why = _of_verdict(stage, first)
+            evidence = f"{first.request_class} breaks {rule_words(first.promise)}: {why} "
+            evidence += f"(run {stage.run_id}, {first.span_s[0]:.4g}–{first.span_s[1]:.4g} s)"
         elif grown:
             evidence = f"the backlog of {listed(grown)} grows (run {stage.run_id})"
         judged = Reason(
@@ -238,6 +238,14 @@ def _stage_promises(found: Findings) -> Iterator[Reason]:
             request_class=first.request_class if first else None,
         )
         yield from resting_on([stage], [judged])
+
+
+def _of_verdict(stage: Stage, found: Break) -> str:
+    """Return what the stage's verdict says of a broken promise, in all requests or a window."""
+    named = (found.request_class, found.promise)
+    return next(
+        (r.evidence for r in stage.verdict.reasons if (r.request_class, r.rule) == named), ""
+    )
 
 
 def _sheddable(scenario: Scenario, name: str) -> bool:
@@ -261,20 +269,20 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
         ),
         None,
     )
-    over = first is not None and first[0].load_rps <= found.loads.peak_rps
+    over = first is not None and first[0].load_rps <= found.loads.needed_rps
     evidence = "no step answers more while its TTFT is over"
     if first is not None:
         stage, b = first
         evidence = (
             f"at {stage.load_rps:.3g}/s throughput still rises, to {stage.throughput_rps:.3g}/s, "
-            f"while {b.share.value:.1%} of {b.request_class} is over its TTFT; planned peak "
-            f"{found.loads.peak_rps:.3g}/s"
+            f"while {b.share.value:.1%} of {b.request_class} is over its TTFT; needed "
+            f"{found.loads.needed_rps:.3g}/s"
         )
     judged = checked(
         "throughput_up_ttft_over",
         not over,
         value=first[0].load_rps if first else math.nan,
-        limit=found.loads.peak_rps,
+        limit=found.loads.needed_rps,
         evidence=evidence,
         next_action="refuse below that load: throughput never offsets a broken promise",
         request_class=first[1].request_class if first else None,

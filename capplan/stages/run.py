@@ -15,7 +15,7 @@ from capplan.stages.degradation import degradation_of
 from capplan.stages.isolation import cuts_of
 from capplan.stages.next_change import run_next
 from capplan.stages.protection import protections
-from capplan.stages.ramp import Replications, further, knees_of, raise_load, replication_of
+from capplan.stages.ramp import Replications, further, knees_of, ramp_of, replication_of
 from capplan.stages.recovery import recovery_of
 from capplan.stages.rules import Findings, rules, unowned_queues
 from capplan.stages.run_load import loads_of, settled
@@ -86,7 +86,7 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
     """Return the findings with every stage that the plan asks for beyond the baseline."""
     scenario, loads, plan = found.scenario, found.loads, found.scenario.stages.run
     if "ramp" in plan:
-        ramp = raise_load(scenario, start_rps=loads.start_rps, seed=seed)
+        ramp = ramp_of(scenario, loads, seed=seed)
         point = degradation_of(ramp.steps, found.baseline, counted=True)
         knees = knees_of(scenario, ramp, seed=seed)
         found = replace(found, ramp=ramp, first_degradation=point, knees=knees)
@@ -110,6 +110,5 @@ def _replicated(found: Findings, seed: int, jobs: int) -> Replications | None:
     if ramp is None or scenario.stages.replications < 2:  # noqa: PLR2004
         return None
     first = replication_of(scenario, ramp, found.knees, found.first_degradation)
-    start = found.loads.start_rps
-    others = further(scenario, found.baseline, start_rps=start, seed=seed, jobs=jobs)
+    others = further(scenario, found.baseline, loads=found.loads, seed=seed, jobs=jobs)
     return Replications(each=(first, *others))

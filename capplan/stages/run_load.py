@@ -13,12 +13,16 @@ from capplan.budget import allocate
 from capplan.results import per_request
 from capplan.scenario.faults import GeneratorLimit
 from capplan.scenario.files import with_values
+from capplan.scenario.shapes import Replay
+from capplan.scenario.traffic import RecordedGaps
 from capplan.simulation import simulate
 from capplan.stages.scaling import fall_back_s, scales
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.stages.violations import margins_of
 from capplan.statistics import mser5
 from capplan.traffic.draw import draw
+from capplan.traffic.replay import busiest, rate_rps
+from capplan.traffic.sample import base_trace
 
 if TYPE_CHECKING:
     from capplan.results import RunResult
@@ -38,9 +42,13 @@ class Loads:
 
     planned_rps: float
     peak_rps: float
+    needed_rps: float
+    """Load up to which the ramp must keep every promise."""
     estimate_rps: float
     """Load at which the first pool is full, by the wait budget's drain rates; NaN unknown."""
+    baseline_rps: float
     start_rps: float
+    """First step of the ramp above the baseline load."""
     share: dict[str, float]
     """Share of each class of all requests."""
     evidence: dict[str, str]
@@ -51,16 +59,28 @@ class Loads:
 
 
 def loads_of(scenario: Scenario, *, seed: int = 0) -> Loads:
-    """Return the loads of a scenario's stages; stated by its plan, or derived."""
+    """Return the loads of a scenario's stages; stated by its plan, or derived.
+
+    Steps that replay a trace's own gaps bring its peaks with them: what they must keep is the mean
+    rate of that stretch as recorded. Other steps are smooth, and must keep the planned peak.
+    """
     plan = scenario.stages
     trace = draw(scenario, seed=seed)
-    mean, peak = rates(trace)
+    mean, busiest_minute = rates(trace)
     share = trace.frame["request_class"].value_counts(normalize=True).to_dict()
     estimate = estimate_rps(scenario, trace)
     start, origin = START_FRACTION * estimate, "20 % of the estimate"
     if math.isnan(estimate):
         start, origin = START_RPS, "the default without an estimate"
     planned = plan.planned_rps or mean
+    peak = plan.peak_rps or max(busiest_minute, planned)
+    needed, needs = peak, "the planned peak"
+    smooth = "drawn from the scenario's law, smooth within a minute"
+    if gaps := _own_gaps(scenario):
+        smooth = "steps and soak replay the trace's own gaps, scaled; other stages are " + smooth
+        stretch = rate_rps(busiest(trace, gaps.requests))
+        if plan.peak_rps is None:
+            needed, needs = stretch, "mean of the stretch whose gaps the steps replay, as recorded"
     derived = {
         "planned_rps": "mean of the scenario's traffic",
         "peak_rps": f"busiest {PEAK_S:g} s of the same",
@@ -68,13 +88,18 @@ def loads_of(scenario: Scenario, *, seed: int = 0) -> Loads:
     }
     return Loads(
         planned_rps=planned,
-        peak_rps=plan.peak_rps or max(peak, planned),
+        peak_rps=peak,
+        needed_rps=needed,
         estimate_rps=estimate,
+        baseline_rps=plan.start_rps or min(start, planned),
         start_rps=plan.start_rps or start,
         share={str(name): float(value) for name, value in share.items()},
         evidence={
             **{name: "its plan" if getattr(plan, name) else how for name, how in derived.items()},
             "estimate_rps": "drain rates of the wait budget, at the mix of the traffic",
+            "needed_rps": needs,
+            "baseline_rps": "its plan" if plan.start_rps else "start_rps, at most planned_rps",
+            "arrivals": smooth,
         },
     )
 
@@ -132,11 +157,13 @@ def under_load(
     shape: Shape,
     *,
     duration_s: float,
+    own_gaps: bool = False,
     perturbations: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> Scenario:
     """Return the scenario under another shape of the load.
 
+    ``own_gaps`` keeps order and gaps of the trace that the scenario replays, scaled to the load.
     Limits of the load generator are limits of the test, so they stay; the scenario's other faults
     do not.
     """
@@ -150,6 +177,8 @@ def under_load(
         "requests": None,
         "warmup_s": 0.0,
     }
+    if own_gaps and (gaps := _own_gaps(scenario)):
+        values["traffic.arrivals"] = gaps.model_dump()
     return with_values(scenario, values)
 
 
@@ -165,6 +194,7 @@ def run_load(
     duration_s: float,
     seed: int,
     replication: int = 0,
+    own_gaps: bool = False,
     perturbations: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> RunResult:
@@ -174,7 +204,12 @@ def run_load(
     in load alone.
     """
     changed = under_load(
-        scenario, shape, duration_s=duration_s, perturbations=perturbations, faults=faults
+        scenario,
+        shape,
+        duration_s=duration_s,
+        own_gaps=own_gaps,
+        perturbations=perturbations,
+        faults=faults,
     )
     return simulate(changed, seed=seed, replication=replication)
 
@@ -213,26 +248,58 @@ def step(
 
     A try whose start-up alone breaks a promise is void and repeated with twice the rise. One that
     does not count yet, or whose start-up leaves less than its steady part, is repeated longer.
+    A step that replays a trace's gaps is judged over whole passes of them.
     """
     plan = scenario.stages
-    ramp_s, duration_s = plan.ramp_s, plan.step_s
+    pass_s = _pass_s(scenario, load_rps)
+    steady_s = max(plan.steady_s, pass_s)
+    ramp_s, duration_s = plan.ramp_s, plan.step_s - plan.steady_s + steady_s
+    longest_s = max(plan.longest_s, duration_s)
     voids: list[Stage] = []
     while True:
         shape = rise(before_rps, load_rps, ramp_s=ramp_s, duration_s=duration_s)
-        run = run_load(scenario, shape, duration_s=duration_s, seed=seed, replication=replication)
-        start_s, settled = warmed_up(run, ramp_s=ramp_s, end_s=duration_s, steady_s=plan.steady_s)
-        found = stage_of(name, kind, load_rps, run, start_s=start_s, end_s=duration_s)
+        run = run_load(
+            scenario,
+            shape,
+            duration_s=duration_s,
+            seed=seed,
+            replication=replication,
+            own_gaps=True,
+        )
+        start_s, settled = warmed_up(run, ramp_s=ramp_s, end_s=duration_s, steady_s=steady_s)
+        end_s = duration_s
+        if pass_s > 0:  # quiet parts of a trace look settled, and busy ones do not
+            settled = True
+            end_s = start_s + pass_s * max(math.floor((duration_s - start_s) / pass_s), 1)
+        found = stage_of(name, kind, load_rps, run, start_s=start_s, end_s=min(end_s, duration_s))
         if not found.broken and _broke_early(run, start_s, found):
             voids.append(replace(found, void=True, note="void: the ramp was too fast"))
             if len(voids) > plan.repeats:
                 return voids[-1], voids[:-1]
             ramp_s, duration_s = 2 * ramp_s, duration_s + ramp_s
             continue
-        unsettled_s = 0.0 if settled or found.grows() else plan.steady_s / 2
-        longer_s = lengthened(found, duration_s, plan.longest_s, missing_s=unsettled_s)
+        missing_s = 0.0 if settled or found.grows() else plan.steady_s / 2
+        if not (found.counts or found.client_limited):
+            missing_s = max(missing_s, pass_s)
+        longer_s = lengthened(found, duration_s, longest_s, missing_s=missing_s)
         if longer_s <= duration_s:
             return found, voids
         duration_s = longer_s
+
+
+def _own_gaps(scenario: Scenario) -> RecordedGaps | None:
+    """Return the gaps of the trace that a scenario replays, at most as many as its requests."""
+    if not isinstance(scenario.traffic.shape, Replay):
+        return None
+    law = RecordedGaps()
+    most = law.requests if scenario.requests is None else max(scenario.requests, 2)
+    return RecordedGaps(requests=min(law.requests, most))
+
+
+def _pass_s(scenario: Scenario, load_rps: float) -> float:
+    """Return how long a load takes to replay the gaps of the scenario's trace, s; 0 if none."""
+    gaps, base = _own_gaps(scenario), base_trace(scenario.traffic)
+    return 0.0 if gaps is None or base is None else min(gaps.requests, len(base)) / load_rps
 
 
 def lengthened(found: Stage, length_s: float, longest_s: float, *, missing_s: float = 0.0) -> float:

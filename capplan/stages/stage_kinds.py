@@ -44,7 +44,7 @@ OF_LAW = ("mtbf_s", "mttr_s")
 
 def baseline(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the stage at low load that the others are compared with."""
-    load = loads.start_rps
+    load = loads.baseline_rps
     found, _ = step(
         scenario, load, before_rps=load / 2, name="baseline", kind="baseline", seed=seed
     )
@@ -62,6 +62,7 @@ def _load_stage(
     quiet_s: float | None = None,
     steady_s: float | None = None,
     steady: bool = True,
+    own_gaps: bool = False,
     perturbations: Sequence[Mapping[str, Any]] = (),
     note: str = "",
 ) -> Stage:
@@ -69,7 +70,14 @@ def _load_stage(
 
     By default the start-up may take the first fifth of the run.
     """
-    run = run_load(scenario, shape, duration_s=end_s, seed=seed, perturbations=perturbations)
+    run = run_load(
+        scenario,
+        shape,
+        duration_s=end_s,
+        seed=seed,
+        own_gaps=own_gaps,
+        perturbations=perturbations,
+    )
     quiet_s = end_s if quiet_s is None else quiet_s
     steady_s = 0.8 * end_s if steady_s is None else steady_s
     start, _ = warmed_up(run, ramp_s=0.0, end_s=quiet_s, steady_s=steady_s)
@@ -157,7 +165,7 @@ def fall_back(scenario: Scenario, loads: Loads, ramp: LoadRamp | None, *, seed: 
     The overload is the highest load of the ramp, or that of a burst if it is higher. The baseline
     load is held for :func:`fall_back_s`, and until it has its samples.
     """
-    plan, low = scenario.stages, loads.start_rps
+    plan, low = scenario.stages, loads.baseline_rps
     top = max((s.load_rps for s in ramp.steps), default=0.0) if ramp else 0.0
     over = max(top, plan.peak_fraction * loads.peak_rps)
     held = plan.step_s / 2
@@ -208,7 +216,7 @@ def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stag
 def soak(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the planned load for as long as the plan's soak lasts."""
     load, end_s = loads.planned_rps, scenario.stages.soak_s
-    return _load_stage(scenario, "soak", load, steady(load), end_s=end_s, seed=seed)
+    return _load_stage(scenario, "soak", load, steady(load), end_s=end_s, seed=seed, own_gaps=True)
 
 
 def spike(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
@@ -217,7 +225,7 @@ def spike(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     peak = plan.peak_fraction * loads.peak_rps
     shape = {
         "kind": "spike",
-        "base_rps": loads.start_rps,
+        "base_rps": loads.baseline_rps,
         "peak_rps": peak,
         "burst_s": min(plan.burst_s, plan.step_s),
         "every_s": plan.step_s,

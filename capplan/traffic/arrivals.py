@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.scenario.traffic import Arrivals, Even, GammaGaps, Modulated, Poisson, WeibullGaps
+from capplan.scenario.traffic import Even, GammaGaps, GapLaw, Modulated, Poisson, WeibullGaps
 from capplan.traffic.curve import RateCurve, levels
 
 CHUNK = 1 << 14
@@ -16,7 +16,7 @@ CHUNK = 1 << 14
 
 
 def arrival_times_s(
-    plan: RateCurve, arrivals: Arrivals, *, rng: np.random.Generator, limit: int | None = None
+    plan: RateCurve, arrivals: GapLaw, *, rng: np.random.Generator, limit: int | None = None
 ) -> NDArray[np.float64]:
     """Return arrival times of one replication, in order, at most ``limit`` of them, s.
 
@@ -39,7 +39,7 @@ def arrival_times_s(
     return plan.time_of(np.concatenate(parts)[:limit])
 
 
-def _points(arrivals: Arrivals, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
+def _points(arrivals: GapLaw, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
     """Yield the points of the unit-rate process, chunk by chunk."""
     last = first_gap(arrivals, rng)
     yield np.array([last])
@@ -49,7 +49,7 @@ def _points(arrivals: Arrivals, rng: np.random.Generator) -> Iterator[NDArray[np
         yield points
 
 
-def gaps(arrivals: Arrivals, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def gaps(arrivals: GapLaw, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return n gaps of mean 1."""
     match arrivals:
         case Poisson() | Modulated():
@@ -63,7 +63,7 @@ def gaps(arrivals: Arrivals, n: int, rng: np.random.Generator) -> NDArray[np.flo
             return rng.weibull(shape, n) / math.gamma(1 + 1 / shape)
 
 
-def first_gap(arrivals: Arrivals, rng: np.random.Generator) -> float:
+def first_gap(arrivals: GapLaw, rng: np.random.Generator) -> float:
     """Return the time to the first request: the rest of a gap that began before the start.
 
     It has the equilibrium law: a uniform part of a gap drawn in proportion to its length (for

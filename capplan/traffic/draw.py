@@ -13,7 +13,7 @@ from capplan.scenario import Scenario
 from capplan.scenario.classes import RequestClass
 from capplan.scenario.part import WITHOUT_TRACE
 from capplan.scenario.shapes import ClosedLoop, Replay
-from capplan.scenario.traffic import Modulated
+from capplan.scenario.traffic import Modulated, RecordedGaps
 from capplan.schema import DataError
 from capplan.traffic import laws
 from capplan.traffic.arrivals import arrival_times_s, modulated
@@ -21,7 +21,14 @@ from capplan.traffic.assign import classes_of, completed
 from capplan.traffic.closed import closed_loop, without_users
 from capplan.traffic.laws import drawn_classes, rows_by_class
 from capplan.traffic.perturb import with_bursts, with_extra_requests, with_long_outputs
-from capplan.traffic.replay import cut_note, occurrence, replayed, taken, window_s
+from capplan.traffic.replay import (
+    cut_note,
+    occurrence,
+    recorded_gaps,
+    replayed,
+    taken,
+    window_s,
+)
 from capplan.traffic.sample import base_trace
 from capplan.traffic.shapes import planned_rate
 from capplan.traffic.streams import Stream, stream
@@ -157,9 +164,16 @@ def _shaped(
     plan = with_bursts(plan, scenario)
     if isinstance(traffic.arrivals, Modulated):
         plan = modulated(plan, traffic.arrivals, rng=stream(*key, Stream.MODULATION))
-    times = arrival_times_s(
-        plan, traffic.arrivals, rng=stream(*key, Stream.ARRIVALS), limit=scenario.requests
-    )
+    rng, limit = stream(*key, Stream.ARRIVALS), scenario.requests
+    if isinstance(traffic.arrivals, RecordedGaps):
+        if base is None:
+            msg = "arrivals recorded need a base trace"
+            raise ValueError(msg)
+        times, rows = recorded_gaps(base, traffic.arrivals.requests, plan, rng=rng)
+        times, rows = times[:limit], rows[:limit]
+        frame = taken(base.frame, rows, occurrence(rows))
+        return frame.assign(arrival_s=times), plan.end_s, []
+    times = arrival_times_s(plan, traffic.arrivals, rng=rng, limit=limit)
     if base is None:
         index = drawn_classes(scenario, times, stream(*key, Stream.CLASSES))
         frame = laws.drawn_rows(scenario, index, key=key)

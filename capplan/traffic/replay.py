@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from capplan.formatting import counted, format_value
 from capplan.scenario.shapes import Replay
+from capplan.schema import DataError
+from capplan.traffic.curve import RateCurve
 from capplan.traffic.streams import Stream, stream
 from capplan.traffic.trace import Trace
 
@@ -176,12 +178,39 @@ def busiest(trace: Trace, requests: int) -> Trace:
     frame = trace.frame
     if len(frame) <= requests:
         return trace
-    arrival = frame["arrival_s"].to_numpy()
-    first = int((arrival[requests - 1 :] - arrival[: len(arrival) - requests + 1]).argmin())
-    part = frame.iloc[first : first + requests].reset_index(drop=True)
+    rows = _busiest(frame["arrival_s"].to_numpy(), requests)
+    part = frame.iloc[rows].reset_index(drop=True)
     start = float(part["arrival_s"].iloc[0])
     part = part.assign(arrival_s=part["arrival_s"] - start)
     return replace(trace, frame=part, duration_s=float(part["arrival_s"].iloc[-1]))
+
+
+def _busiest(arrival_s: NDArray[np.float64], requests: int) -> Ints:
+    count = min(requests, len(arrival_s))
+    first = int((arrival_s[count - 1 :] - arrival_s[: len(arrival_s) - count + 1]).argmin())
+    return np.arange(first, first + count)
+
+
+def recorded_gaps(
+    base: Trace, requests: int, plan: RateCurve, *, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], Ints]:
+    """Return arrival times, s, and rows of the busiest requests of a trace, again and again.
+
+    They pass on a clock that runs with the planned rate, one request in the mean per unit, from a
+    random place on; the last is followed by the first after a mean gap.
+    Raises :class:`DataError` if all of them came at one instant.
+    """
+    recorded = base.frame["arrival_s"].to_numpy(np.float64)
+    rows = _busiest(recorded, requests)
+    own = recorded[rows] - recorded[rows[0]]
+    if not own[-1] > 0:
+        rule = "two requests or more, apart in time, whose gaps can be repeated"
+        raise DataError(rule, where=base.source, field="arrival_s", value=len(own))
+    begin = rng.random() * len(own)
+    passes = math.ceil((begin + plan.expected) / len(own))
+    clock = own * (len(own) - 1) / own[-1] + len(own) * np.arange(passes)[:, None] - begin
+    inside = (clock.ravel() >= 0) & (clock.ravel() <= plan.expected)
+    return plan.time_of(clock.ravel()[inside]), np.tile(rows, passes)[inside]
 
 
 def at_load(trace: Trace, factor: float) -> Trace:

@@ -44,6 +44,8 @@ def test_the_azure_code_hour_is_bursty(shared_data):
     assert found.ledger.kept == 8_819
     assert round(found.gap_cv, 1) == 13.2
     assert round(found.overall.arrivals.peak_to_mean_60s, 1) == 4.2
+    assert found.overall.arrivals.highest_rps_5s == 54.2
+    assert "54.2 requests/s" in found.summary()
     assert found.bursts_distinct
     assert found.periods["burst"].rate_rps > 4 * found.periods["normal"].rate_rps
 

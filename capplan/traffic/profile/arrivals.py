@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 SCALES_S = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
 PEAK_WINDOW_S = 60.0
+SURGE_S = 5.0
+"""Window of the highest rate, s: about as long as a queue takes to fill; this project's own."""
 LEAST_WINDOWS = 10
 LEAST_FOR_DRIFT = 20
 MOST_WINDOWS = 50_000_000
@@ -36,6 +38,8 @@ class ArrivalStatistics:
     windows of that scale."""
     peak_to_mean_60s: float
     """Fullest aligned minute ÷ mean minute; NaN for less than a minute."""
+    highest_rps_5s: float
+    """Requests a second of the fullest 5 s, wherever they begin; NaN for less than that."""
 
 
 def arrivals(
@@ -52,6 +56,7 @@ def arrivals(
             f"{scale:g}": index_of_dispersion(since, scale, duration_s) for scale in SCALES_S
         },
         peak_to_mean_60s=peak_to_mean(since, PEAK_WINDOW_S, duration_s),
+        highest_rps_5s=highest_rps(arrival_s, SURGE_S) if duration_s >= SURGE_S else math.nan,
     )
 
 
@@ -101,6 +106,16 @@ def peak_to_mean(since_s: Floats, width_s: float, duration_s: float) -> float:
     if not per_window.any():
         return math.nan
     return float(per_window.max() / per_window.mean())
+
+
+def highest_rps(arrival_s: Floats, width_s: float) -> float:
+    """Return the requests a second of the fullest window of a width; NaN without requests.
+
+    >>> highest_rps(np.array([0.0, 4.0, 6.0, 7.0, 8.0]), 5.0)
+    0.8
+    """
+    inside = np.searchsorted(arrival_s, arrival_s + width_s) - np.arange(len(arrival_s))
+    return float(inside.max()) / width_s if inside.size else math.nan
 
 
 def time_of_day(since_s: Floats, duration_s: float, start: datetime | None) -> dict[str, Any]:

@@ -112,12 +112,14 @@ class TrafficProfile(Displayed):
     def summary(self) -> str:
         """Return the rows read, and what decides capacity: rate, bursts, lengths, waits."""
         prompt, output = self.prompt_tokens["p99"], self.output_tokens["p99"]
+        surge = format_value(self.overall.arrivals.highest_rps_5s, "_rps")
         sentences = [
             f"{self.source}: {self.ledger.sentence()}",
             *self.notes,
             f"On average {format_value(self.rate_rps, '_rps')} arrive over "
             f"{format_value(self.duration_s, '_s')}; the fullest minute holds "
-            f"{format_value(self.overall.arrivals.peak_to_mean_60s)} times as many as the mean.",
+            f"{format_value(self.overall.arrivals.peak_to_mean_60s)} times as many as the mean, "
+            f"and the fullest 5 s bring {surge}.",
             self._bursts(),
             f"The longest percent of prompts starts at {format_value(prompt, '_tokens')}, of "
             f"outputs at {format_value(output, '_tokens')}.",
