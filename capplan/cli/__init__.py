@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 
-from capplan import __version__
+from capplan import __version__, progress
 from capplan.cli import (
     budget,
     fidelity,
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(argv)
         trace = args.traceback
-        with _tidy_when_terminated():
+        shown = progress.shown(always=args.progress)
+        with _tidy_when_terminated(), shown, progress.work(args.command):
             code: int = args.run(args)
         sys.stdout.flush()
     except (UsageError, DataError) as err:
@@ -89,6 +90,11 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"capplan {__version__}")
     parser.add_argument(
         "--traceback", action="store_true", help="on failure, show where in the code it happened"
+    )
+    parser.add_argument(
+        "--progress",
+        action="store_true",
+        help="write progress to stderr though it is no terminal (without: only on a terminal)",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for group in (

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pydantic import ValidationError
-from tqdm import tqdm as terminal_tqdm
-from tqdm.auto import tqdm as notebook_tqdm
 
 from capplan.encoding import plain
 from capplan.evidence import Inputs, TraceIdentity
 from capplan.grid.result import SweepResult
+from capplan.progress import work
 from capplan.results import by_bucket, headline
 from capplan.scenario import Scenario
 from capplan.scenario.fields import effects
@@ -77,7 +76,6 @@ def sweep(
     replications: int = 1,
     trace: Trace | None = None,
     by_bucket: bool = False,
-    progress: bool | None = None,
 ) -> SweepResult:
     """Simulate every combination of the varied fields and return their figures.
 
@@ -96,8 +94,6 @@ def sweep(
         a varied field affects the traffic.
     by_bucket
         Take the figures of each class and length bucket too.
-    progress
-        Show a progress bar; None = on a terminal only.
 
     Raises
     ------
@@ -127,7 +123,7 @@ def sweep(
         for index, (setting, changed, reason) in enumerate(points)
         for replication, drawn in enumerate(shared)
     ]
-    answers = list(_answers(tasks, jobs, progress))
+    answers = list(_answers(tasks, jobs))
     asked = {"vary": {f: list(v) for f, v in vary.items()}, "replications": replications}
     identity = None if shared[0] is None else TraceIdentity.of(shared[0])
     inputs = Inputs(kind="sweep", scenario=scenario, seed=seed, trace=identity, asked=asked)
@@ -190,16 +186,20 @@ def _changes_trace(scenario: Scenario, vary: Mapping[str, Sequence[Any]]) -> boo
     )
 
 
-def _answers(tasks: Sequence[Task], jobs: int, progress: bool | None) -> Iterator[Answer]:
-    tqdm = notebook_tqdm if progress else terminal_tqdm
-    off = None if progress is None else not progress
-    bar = {"total": len(tasks), "desc": "sweep", "unit": "run", "disable": off, "leave": False}
+def _answers(tasks: Sequence[Task], jobs: int) -> Iterator[Answer]:
+    with work("points", total=len(tasks)) as under_way:
+        for answer in _each(tasks, jobs):
+            under_way.step()
+            yield answer
+
+
+def _each(tasks: Sequence[Task], jobs: int) -> Iterator[Answer]:
     if jobs == 1 or len(tasks) == 1:
-        yield from tqdm(map(_answer, tasks), **bar)
+        yield from map(_answer, tasks)
         return
     with worker_pool(min(jobs, len(tasks))) as pool:
         try:
-            yield from tqdm(pool.map(_answer, tasks), **bar)
+            yield from pool.map(_answer, tasks)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

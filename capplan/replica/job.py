@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +52,8 @@ class Job:
     """Ticks (modulo the block size) at which decoding needs a new KV block."""
     admission: int = 0
     """Order of admission into the running batch."""
-    block_keys: list[Hashable] | None = None
-    """Keys of its KV blocks, once a prefix cache has asked for them."""
+    block_keys: Any = None
+    """Keys of its KV blocks (a list or an array), once a prefix cache has asked for them."""
     streams: bool = True
     """Whether its replica can send tokens before the last."""
     stream_interval: int = 1

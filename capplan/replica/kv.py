@@ -324,7 +324,8 @@ class PrefixCache(KvCache):
     def _keys_of(self, job: Job) -> list[Key]:
         if job.block_keys is None:
             job.block_keys = block_keys(job, self.block_size)
-        return job.block_keys
+        keys: list[Key] = job.block_keys
+        return keys
 
 
 class Cache(Protocol):
@@ -354,16 +355,19 @@ def block_keys(job: Job, block_size: int) -> list[Key]:
 
     The ids may go beyond the prompt: they then name the blocks of the answer. An id stands for a
     prefix block *and all before it*, as in the public traces (Qin et al., "Mooncake", FAST 2025,
-    section 4: ``hash_ids``), so the ids over a KV block and its offset in them are its key.
+    section 4: ``hash_ids``), so the ids over a KV block and its offset in them are its key; one
+    whole number if a prefix block holds whole KV blocks.
 
     >>> job = Job(prompt_tokens=40, output_tokens=9, prefix_blocks=(7, 8), prefix_block_tokens=24)
-    >>> block_keys(job, 16)
-    [(7, 0), (7, 8, 16), (8, 8)]
+    >>> block_keys(job, 16), block_keys(job, 12)
+    ([(7, 0), (7, 8, 16), (8, 8)], [14, 15, 16, 17])
     """
     ids, per_id = job.prefix_blocks, job.prefix_block_tokens
     covered = min(len(ids) * per_id, job.prompt_tokens + job.output_tokens)
-    if per_id == block_size:
-        return [int(name) for name in ids[: covered // block_size]]
+    if per_id % block_size == 0:
+        parts = range(per_id // block_size)
+        whole = [int(name) * len(parts) + part for name in ids for part in parts]
+        return list(whole[: covered // block_size])
     keys: list[Key] = []
     for start in count(0, block_size):
         end = start + block_size

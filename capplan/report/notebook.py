@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import io
 import math
-import shutil
 import sys
 import tempfile
 import time
@@ -22,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from tqdm import tqdm
 
+from capplan.progress import work
 from capplan.schema import DataError
 
 ADDED = {"injected-parameters", "papermill-error-cell-tag"}
@@ -205,14 +204,12 @@ def execute_all(
     cell, so a failing notebook is kept half executed. Raises :class:`NotebookError`.
     """
     on_terminal = sys.stderr.isatty()
-    columns, lines = shutil.get_terminal_size()
-    look = {"disable": not on_terminal, "leave": False, "ncols": columns, "nrows": lines}
-    with tqdm(total=len(notebooks), **look) as bar:
+    with work("", total=len(notebooks)) as under_way:
         for number, notebook in enumerate(notebooks, start=1):
-            bar.set_description(notebook.stem)
+            under_way.name = notebook.stem
             with _line(f"[{number}/{len(notebooks)}] {notebook.stem}", shown=not on_terminal):
                 execute(notebook, into / notebook.name, values[notebook], cwd=run_folder)
-            bar.update()
+            under_way.step()
     return [into / notebook.name for notebook in notebooks]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from capplan.budget import resolved
+from capplan.progress import work
 from capplan.results import RunResult
 from capplan.scenario import Scenario
 from capplan.simulation import timeline
@@ -274,7 +275,9 @@ class _Run:
     def play(self) -> float:
         """Run to the end; return its time, s."""
         self.callers.start(self.gateway)
-        duration_s = self.clock.run_while(self._busy, self.until_s)
+        clock, span_s = self.clock, max(self.last_arrival_s, 1e-9)
+        with work("", reading=lambda: clock.now / span_s):
+            duration_s = clock.run_while(self._busy, self.until_s)
         for pool in self.pools.values():
             pool.write()
         return duration_s

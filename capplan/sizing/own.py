@@ -56,14 +56,22 @@ def _may_scale_to(pool: Pool, needed: int | None) -> bool:
 
 
 def own_sentence(
-    pool: Pool, chosen: Mapping[Loss, Point | None], rejected: Iterable[Rejection], n_max: int
+    pool: Pool,
+    chosen: Mapping[Loss, Point | None],
+    rejected: Iterable[Rejection],
+    n_max: int,
+    *,
+    cause: str = "",
 ) -> str:
-    """Return in one sentence how many replicas there are, how many are needed, and why."""
+    """Return in one sentence how many replicas there are, how many are needed, and why.
+
+    ``cause`` is why no number suffices, if that is known apart from the rejections.
+    """
     verb = does(pool.replicas, "is", "are")
     have = f"There {verb} {counted(pool.replicas, 'replica')} of `{pool.name}`"
     for lose, point in chosen.items():
         if point is None:
-            why = _why(rejected, lose, n_max)
+            why = _why(rejected, lose, n_max) + (f"; {cause}" if cause else "")
             return f"{have}, and no number up to {n_max} suffices ({lose}), because {why}."
         if point.open:
             why = point.open[0].evidence

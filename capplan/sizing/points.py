@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.formatting import counted
+from capplan.formatting import counted, format_value, rule_words
 from capplan.results import outcome_counts, per_request
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
@@ -25,6 +25,8 @@ from capplan.statistics import quantile
 from capplan.verdict import Reason, Verdict, worst
 
 if TYPE_CHECKING:
+    from capplan.budget.results import WaitBudget
+    from capplan.progress import Work
     from capplan.traffic.trace import Trace
 
 Floats = npt.NDArray[np.float64]
@@ -34,6 +36,8 @@ NOT_CAPACITY = ("cost_usd_per_success", "equal_lengths", "no_promise", "no_reque
 """Rules that more replicas cannot mend."""
 PEAK_S = 60.0
 SERVED = ("request_class", "intended_start_s", "outcome", "good")
+AFTER = 2
+"""Points that a sizing simulates after a search, in the mean."""
 LEAST = 20
 """Requests below which the load of a run is unknown."""
 
@@ -87,6 +91,11 @@ class Point:
         starts = zip((t["intended_start_s"] for t in self.served), spans, strict=True)
         count = sum(int(start.between(*ends).sum()) for start, ends in starts)
         return count / span if span > 0 else math.nan
+
+    @property
+    def missed(self) -> int:
+        """Return how many requests of the pool's classes missed a promise."""
+        return sum(int((table["good"] == 0).sum()) for table in self.served)
 
     @property
     def holds(self) -> bool:
@@ -156,6 +165,8 @@ class Evaluator:
     pool: Pool
     traces: Sequence[Trace]
     seed: int
+    budget: WaitBudget
+    under_way: Work
     executor: Executor | None = None
     points: dict[tuple[int, Loss], Point] = field(default_factory=dict)
     _outages: dict[Loss, list[Outage]] = field(default_factory=dict)
@@ -181,6 +192,30 @@ class Evaluator:
             self._outages[lose] = [outage_of(own, lose, needed) for own in none_lost.served]
         return self._outages[lose]
 
+    @property
+    def cause(self) -> Reason | None:
+        """Return the budget's finding that serving a request alone breaks a promise, or None."""
+        names = served_by(self.scenario, self.pool)
+        found = (r for r in self.budget.findings if r.rule == "infeasible")
+        return next((r for r in found if r.request_class in names), None)
+
+    @property
+    def cause_words(self) -> str:
+        """Return the cause that no number of replicas mends, in words; empty without one."""
+        if self.cause is None:
+            return ""
+        [own] = [c for c in self.budget.classes if c.request_class == self.cause.request_class]
+        taken = own.promise_s - own.remaining_s
+        return (
+            f"serving one request of {own.request_class} at the promised quantile takes "
+            f"{format_value(taken, '_s')} of the {format_value(own.promise_s, '_s')} of its "
+            f"{rule_words(own.basis)}, of which prefill {format_value(own.prefill_s, '_s')}"
+        )
+
+    def expect(self, runs: int) -> None:
+        """Say how many more points are still to be simulated, so that the time left is known."""
+        self.under_way.total = self.under_way.done + runs + AFTER
+
     def point(self, replicas: int, lose: Loss) -> Point:
         """Return the point of a number of replicas of which at least one is left."""
         key = (replicas, lose)
@@ -194,6 +229,7 @@ class Evaluator:
         scenarios = [
             with_loss(self.scenario, self.pool, replicas, lose, at_s=at_s) for at_s in times
         ]
+        self.under_way.name = f"{counted(replicas, 'replica')}, {lose}"
         runs = simulate_many(
             scenarios,
             replications=len(self.traces),
@@ -201,6 +237,7 @@ class Evaluator:
             traces=self.traces,
             executor=self.executor,
         )
+        self.under_way.step()
         scenario, verdict = scenarios[0], judge(runs)
         if outages:
             verdict = _with(broken_by(runs, outages), verdict)

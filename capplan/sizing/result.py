@@ -49,6 +49,8 @@ class Sizing(Displayed):
     points: tuple[Point, ...]
     capacity_table: pd.DataFrame
     failure_margin: pd.DataFrame
+    cause: str
+    """Why serving alone breaks a promise, in words; empty if it does not."""
     outages: Mapping[int, tuple[Outage, ...]]
     """When each number of lost replicas crashes, in each of the runs."""
     notes: tuple[str, ...]
@@ -72,7 +74,7 @@ class Sizing(Displayed):
     def answer(self) -> str:
         """Return in one sentence how many replicas there are, how many are needed, and why."""
         pool = self.scenario.pool(self.pool)
-        return own_sentence(pool, self.chosen, self.rejected, self.n_max)
+        return own_sentence(pool, self.chosen, self.rejected, self.n_max, cause=self.cause)
 
     def summary(self) -> str:
         """Return the answer, the number found for each loss, and the verdict."""

@@ -20,7 +20,7 @@ from capplan.scenario.pools import Pool
 from capplan.sizing.points import busiest_minute
 
 if TYPE_CHECKING:
-    from capplan.budget.results import ClassBudget
+    from capplan.budget.results import ClassBudget, WaitBudget
     from capplan.traffic.trace import Trace
 
 HEADROOM = 1.2
@@ -50,14 +50,19 @@ class RuleOfThumb:
 
 
 def rules_of_thumb(
-    scenario: Scenario, pool: Pool, trace: Trace, *, lose: Sequence[int] = (0,)
+    scenario: Scenario,
+    pool: Pool,
+    trace: Trace,
+    *,
+    lose: Sequence[int] = (0,),
+    budget: WaitBudget | None = None,
 ) -> tuple[RuleOfThumb, ...]:
     """Return Erlang-C's and the peak rule's number of replicas for a pool, for each loss.
 
     A replica counts as one server that serves at the rate the wait budget derives when it is full.
-    Erlang-C adds the lost replicas; the peak rule ignores losses.
+    Erlang-C adds the lost replicas; the peak rule ignores losses. ``budget`` None = derived here.
     """
-    budget = allocate(scenario, trace=trace)
+    budget = budget or allocate(scenario, trace=trace)
     own = [c for c in budget.classes if c.pool == pool.name]
     full_rps = sum(c.drain_rps for c in own) / pool.replicas
     rate, peak = _rates(trace, scenario, [c.request_class for c in own])

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from capplan.budget import resolved
+from capplan.budget import allocate, resolved
 from capplan.evidence import Inputs, TraceIdentity
 from capplan.formatting import counted, does
+from capplan.progress import work
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
 from capplan.sizing.loss import Loss, replacement_s
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
 
 N_MAX = 64
+LEAST_GAIN = 0.01
+"""Share of the missed promises that the next number must mend for the search to go on by steps."""
 COST = "cost_usd_per_success"
 
 
@@ -106,9 +109,16 @@ def size(
     )
     n_max = int(min(n_max, max(most_replicas(scenario, target), losses[-1].count + 1)))
     workers = min(jobs, len(drawn))
-    with nullcontext() if workers == 1 else worker_pool(workers) as executor:
+    pool_of_workers = nullcontext() if workers == 1 else worker_pool(workers)
+    with work("", total=4 * len(losses), guessed=True) as under_way, pool_of_workers as executor:
         evaluate = Evaluator(
-            scenario=scenario, pool=target, traces=drawn, seed=seed, executor=executor
+            scenario=scenario,
+            pool=target,
+            traces=drawn,
+            seed=seed,
+            executor=executor,
+            budget=allocate(scenario, trace=drawn[0]),
+            under_way=under_way,
         )
         chosen = _chosen(evaluate, losses, n_max)
         rules = tuple(_tried(evaluate, chosen, n_max))
@@ -152,7 +162,13 @@ def _tried(
 ) -> Iterator[RuleOfThumb]:
     """Yield the rules of thumb, each with whether the search found its number to hold."""
     by_count = {lose.count: point for lose, point in chosen.items()}
-    rules = rules_of_thumb(evaluate.scenario, evaluate.pool, evaluate.traces[0], lose=[*by_count])
+    rules = rules_of_thumb(
+        evaluate.scenario,
+        evaluate.pool,
+        evaluate.traces[0],
+        lose=[*by_count],
+        budget=evaluate.budget,
+    )
     for rule in rules:
         fewest = by_count[rule.lose]
         if rule.replicas is None or rule.replicas > n_max:
@@ -193,16 +209,25 @@ def _chosen(evaluate: Evaluator, losses: Sequence[Loss], n_max: int) -> dict[Los
 
 
 def _search(evaluate: Evaluator, lose: Loss, *, least: int, start: int, n_max: int) -> Point | None:
-    """Return the point of the fewest replicas, at least ``least``, that hold; None if none does."""
+    """Return the point of the fewest replicas, at least ``least``, that hold; None if none does.
+
+    Where the budget says that serving alone breaks a promise, or more replicas mend nothing, the
+    most replicas are tried at once: if these fail, so does every number.
+    """
     low, high = least - 1, min(max(start, least), n_max)
-    gap = high - low
+    gap, hopeless, before = high - low, evaluate.cause is not None, None
     found = evaluate.point(high, lose)
     while not found.holds:
+        if hopeless or (before is not None and not _missed_fewer(found, before)):
+            if not evaluate.point(n_max, lose).holds:
+                return None
+            hopeless = False
         if high == n_max:
             return None
-        low, high, gap = high, min(high + gap, n_max), 2 * gap
+        before, low, high, gap = found, high, min(high + gap, n_max), 2 * gap
         found = evaluate.point(high, lose)
     while high - low > 1:
+        evaluate.expect(math.ceil(math.log2(high - low)))
         middle = (low + high) // 2
         point = evaluate.point(middle, lose)
         if point.holds:
@@ -210,6 +235,11 @@ def _search(evaluate: Evaluator, lose: Loss, *, least: int, start: int, n_max: i
         else:
             low = middle
     return found
+
+
+def _missed_fewer(more: Point, fewer: Point) -> bool:
+    """Return whether more replicas let fewer requests miss a promise, by a hundredth at least."""
+    return more.missed < (1 - LEAST_GAIN) * fewer.missed
 
 
 def _sizing(
@@ -228,7 +258,7 @@ def _sizing(
     rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
     normal, lossy = _tabled(evaluate, chosen)
     margin = [margin_row(evaluate, one, point) for one, point in chosen.items()]
-    reasons = [_margin_reason(pool, n_max, lose, point) for lose, point in chosen.items()]
+    reasons = [_margin_reason(evaluate, n_max, lose, point) for lose, point in chosen.items()]
     table = capacity_table(
         scenario,
         pool,
@@ -253,6 +283,7 @@ def _sizing(
         capacity_table=table,
         failure_margin=pd.DataFrame(margin),
         outages={one.count: tuple(evaluate.outages(one)) for one in losses},
+        cause=evaluate.cause_words,
         notes=notes,
         verdict=Verdict(reasons=tuple(reasons), scope=points[-1].verdict.scope),
     )
@@ -282,15 +313,20 @@ def _holds(found: Point | Rejection) -> bool:
     return isinstance(found, Point) and found.holds
 
 
-def _margin_reason(pool: Pool, n_max: int, lose: Loss, point: Point | None) -> Reason:
+def _margin_reason(evaluate: Evaluator, n_max: int, lose: Loss, point: Point | None) -> Reason:
+    pool = evaluate.pool
     if point is None:
+        most, cause = evaluate.points.get((n_max, lose)), evaluate.cause
+        action = most.against[0].next_action if most is not None and most.against else ""
+        if pool.resource_pool:
+            action = f"let resource pool {pool.resource_pool} hold more, or {action}"
         return Reason(
             rule="failure_margin",
             outcome="fail",
             limit=n_max,
-            evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}",
-            next_action="see the rejections: a limit in front of the pool may be what breaks them"
-            + (f", or resource pool {pool.resource_pool} too small" if pool.resource_pool else ""),
+            evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}"
+            + (f": {evaluate.cause_words}" if cause else ""),
+            next_action=cause.next_action if cause else action,
         )
     if point.open:
         first = point.open[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from capplan.budget import resolved
 from capplan.evidence import TraceIdentity
+from capplan.progress import work
 from capplan.slo import scope_of
 from capplan.stages import stage_kinds
 from capplan.stages.acceptance import Acceptance
@@ -25,6 +26,10 @@ from capplan.verdict import Verdict
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.stages.stage import Stage
+
+
+RAMP_RUNS = 12
+"""Runs that a ramp and its knees usually take, for the time that is left."""
 
 
 def verdict_of(findings: Findings) -> Verdict:
@@ -61,16 +66,17 @@ def run_stages(
         For a scenario that cannot be drawn or run.
     """
     scenario = resolved(scenario)
-    loads = loads_of(scenario, seed=seed)
-    plan = scenario.stages.run
-    found = Findings(scenario=scenario, loads=loads)
-    if "baseline" in plan:
-        found = replace(found, baseline=stage_kinds.baseline(scenario, loads, seed=seed))
-    if unowned_queues(scenario).outcome != "blocked":
-        found = _loaded(found, seed, jobs)
-    candidate = None
-    if try_next and found.first_degradation is not None:
-        candidate = run_next(scenario, found.first_degradation, seed=seed)
+    with work("", total=RAMP_RUNS + len(scenario.stages.run), guessed=True):
+        loads = loads_of(scenario, seed=seed)
+        plan = scenario.stages.run
+        found = Findings(scenario=scenario, loads=loads)
+        if "baseline" in plan:
+            found = replace(found, baseline=stage_kinds.baseline(scenario, loads, seed=seed))
+        if unowned_queues(scenario).outcome != "blocked":
+            found = _loaded(found, seed, jobs)
+        candidate = None
+        if try_next and found.first_degradation is not None:
+            candidate = run_next(scenario, found.first_degradation, seed=seed)
     return Acceptance(
         **{part.name: getattr(found, part.name) for part in fields(found)},
         seed=seed,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capplan import progress
 from capplan.budget import allocate
 from capplan.results import per_request
 from capplan.scenario.faults import GeneratorLimit
@@ -211,7 +212,9 @@ def run_load(
         perturbations=perturbations,
         faults=faults,
     )
-    return simulate(changed, seed=seed, replication=replication)
+    run = simulate(changed, seed=seed, replication=replication)
+    progress.step()
+    return run
 
 
 def continued(scenario: Scenario, run: RunResult) -> Scenario:

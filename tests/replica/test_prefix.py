@@ -135,8 +135,8 @@ def test_a_crash_loses_the_cache():
 
 
 def test_ids_of_large_blocks_name_every_kv_block_within():
-    assert block_keys(job(40, 7, 8, per_id=24), 8) == [(7, 0), (7, 8), (7, 16), (8, 0), (8, 8)]
-    assert block_keys(job(1000, 7, per_id=512), 16)[-1] == (7, 496)
+    assert block_keys(job(40, 7, 8, per_id=24), 8) == [21, 22, 23, 24, 25]
+    assert block_keys(job(1000, 7, per_id=512), 16)[-1] == 7 * 32 + 31
     assert block_keys(job(9, 7, 8, output=1), 4) == [7, 8]
     assert block_keys(job(9), 4) == []
 

@@ -62,8 +62,9 @@ def grow(address: int, slot: int, tokens: int) -> None:
     for _ in range(needed(address, slot, tokens)):
         r.held[job.row, job.held] = _take(address)
         job.held += 1
+    known = min(job.kv_tokens, job.known_tokens) // s.block_tokens
     job.kv_tokens = tokens
-    for k in range(min(min(tokens, job.known_tokens) // s.block_tokens, job.keys)):
+    for k in range(known, min(min(tokens, job.known_tokens) // s.block_tokens, job.keys)):
         block = r.held[job.row, k]
         if r.blocks[block].key == 0:
             _learn(address, block, _key(address, slot, k))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NUMBER, _WHOLE = Struct("<d"), Struct("<q")
 _LOWEST = -(2**63)
+BEYOND = 2**61
+"""Beyond it, keys made of the ids of prefix blocks would leave 63 bits."""
 
 
 class CompiledLine:
@@ -106,25 +108,46 @@ class CompiledCache:
             row["share"] = int(job.cached_fraction * job.prompt_tokens) // self._engine.block_size
 
     def _make_room_for(self, count: int) -> None:
-        """Drop the keys of jobs that left, and make the array twice as long as needed then."""
+        """Drop the keys of jobs that left; lay a longer array out if half of it is in use then."""
         jobs, old, end = self._engine.parts.jobs, self._engine.parts.keys, 0
-        here = [jobs[slot] for slot in self._engine.slots]
-        keys = np.zeros(2 * (count + sum(int(row["keys"]) for row in here)), np.int64)
-        for row in here:
+        here = sorted((jobs[slot] for slot in self._engine.slots), key=lambda row: row["keys_at"])
+        needed = count + sum(int(row["keys"]) for row in here)
+        keys = old if 2 * needed <= len(old) else np.zeros(4 * needed, np.int64)
+        for row in here:  # in their order, so that none is overwritten before it has moved
             kept = old[row["keys_at"] : row["keys_at"] + row["keys"]]
             keys[end : end + len(kept)] = kept
             row["keys_at"] = end
             end += len(kept)
         self._end = end
-        self._engine.lay_out(keys=keys)
+        if keys is not old:
+            self._engine.lay_out(keys=keys)
 
     def _keys_of(self, job: Job) -> NDArray[np.int64]:
         """Return the keys of a job's blocks as whole numbers above 0."""
-        if job.block_keys is None:
-            job.block_keys = block_keys(job, self._engine.block_size)
-        numbers = self._numbers
-        found = [numbers.setdefault(key, len(numbers) + 1) for key in job.block_keys]
-        return np.array(found, np.int64)
+        if job.block_keys is not None:
+            return np.asarray(job.block_keys, np.int64)
+        size, per_id = self._engine.block_size, job.prefix_block_tokens
+        if per_id % size:
+            return np.array([self._number(key, 1) for key in block_keys(job, size)], np.int64)
+        each = per_id // size
+        covered = min(
+            len(job.prefix_blocks) * each, (job.prompt_tokens + job.output_tokens) // size
+        )
+        ids = np.asarray(job.prefix_blocks, np.int64)[: -(-covered // each)]
+        limit = BEYOND // each
+        if ids.size and not 0 <= ids.min() <= ids.max() < limit:  # hashes: numbered as they come
+            numbers = [i if 0 <= i < limit else self._number(i, limit) for i in ids.tolist()]
+            return _keys(np.array(numbers, np.int64), each, covered)
+        keys = job.block_keys = _keys(ids, each, covered)
+        return keys
+
+    def _number(self, name: Hashable, first: int) -> int:
+        return self._numbers.setdefault(name, first + len(self._numbers))
+
+
+def _keys(ids: NDArray[np.int64], each: int, count: int) -> NDArray[np.int64]:
+    """Return the first keys of blocks of which each prefix block holds ``each``."""
+    return (ids[:, None] * each + np.arange(1, each + 1)).reshape(-1)[:count]
 
 
 def whole_rank(rules: Queue) -> Callable[[Job, float], int] | None:
