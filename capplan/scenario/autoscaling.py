@@ -110,32 +110,22 @@ class ScalingMetric(Part):
             "resource": ("AverageValue", "Utilization"),
             "external": ("AverageValue", "Value"),
         }[self.source]
-        clashes = [
-            (
-                self.source != "external" and self.metric not in POD_METRICS,
-                f"metric: for source {self.source} one of {', '.join(POD_METRICS)}, got "
-                f"{self.metric}",
-            ),
-            (
-                self.target_type not in allowed,
-                f"target_type: for source {self.source} {' or '.join(allowed)}, got "
-                f"{self.target_type}",
-            ),
-            (
-                self.source == "resource" and not self.metric.endswith("_fraction"),
-                f"metric: a …_fraction for source resource, got {self.metric}",
-            ),
-            *(
-                (
-                    name in self.model_fields_set and self.metric not in LATENCIES,
-                    f"{name}: allowed for {', '.join(LATENCIES)}, got metric {self.metric}",
-                )
-                for name in ("quantile", "window_s")
-            ),
-        ]
-        yield from together(*clashes)
+        yield from together(self._clashes(allowed))
         if self.metric in LATENCIES:
             check_samples(self.quantile)
+
+    def _clashes(self, allowed: tuple[str, ...]) -> Iterator[str]:
+        if self.source != "external" and self.metric not in POD_METRICS:
+            known = ", ".join(POD_METRICS)
+            yield f"metric: for source {self.source} one of {known}, got {self.metric}"
+        if self.target_type not in allowed:
+            known = " or ".join(allowed)
+            yield f"target_type: for source {self.source} {known}, got {self.target_type}"
+        if self.source == "resource" and not self.metric.endswith("_fraction"):
+            yield f"metric: a …_fraction for source resource, got {self.metric}"
+        for name in ("quantile", "window_s"):
+            if name in self.model_fields_set and self.metric not in LATENCIES:
+                yield f"{name}: allowed for {', '.join(LATENCIES)}, got metric {self.metric}"
 
 
 class ScalingPolicy(Part):

@@ -185,78 +185,52 @@ class ContinuousBatching(Part):
     step_time: StepTime = RooflineStep()
 
     def _broken(self) -> Iterator[str]:
-        yield from self._parts_agree()
+        yield from together(self._clashes())
         yield from self._budget_holds_a_prompt()
 
-    def _parts_agree(self) -> Iterator[str]:
-        paged_only = {
-            "prefix_caching": self.prefix_caching,
-            "watermark": self.watermark > 0,
-            "beam_shares_prompt": self.beam_shares_prompt,
-        }
-        clashes = [
-            (
-                self.max_num_batched_tokens < self.block_size,
-                f"max_num_batched_tokens {self.max_num_batched_tokens} fills no block of "
-                f"block_size {self.block_size}: {self.block_size - self.max_num_batched_tokens} "
-                "short",
-            ),
-            (
-                self.beam_width > self.max_num_seqs,
-                f"beam_width {self.beam_width} needs as many max_num_seqs, {self.max_num_seqs} is "
-                f"{self.beam_width - self.max_num_seqs} short",
-            ),
-            (
-                self.beam_shares_prompt and self.beam_width == 1,
-                "beam_shares_prompt needs a beam_width above 1",
-            ),
-            (
-                self.beam_width > 1 and self.speculation is not None,
-                "beam_width above 1 and speculation exclude each other",
-            ),
-            (
-                self.beam_width > 1 and self.prefix_caching,
-                "beam_width above 1 and prefix_caching exclude each other",
-            ),
-            (
-                self.max_long_partial_prefills is not None
-                and not self.long_prefill_token_threshold,
-                "max_long_partial_prefills needs a long_prefill_token_threshold above 0",
-            ),
-            (
-                max(
-                    kept := sum(r.fraction for r in self.reserved),
-                    held := sum(r.kv_fraction for r in self.reserved),
-                )
-                >= 1,
+    def _clashes(self) -> Iterator[str]:
+        tokens, block, seqs = self.max_num_batched_tokens, self.block_size, self.max_num_seqs
+        order, ageing = self.scheduler.order, self.scheduler.ageing_per_s
+        if tokens < block:
+            yield (
+                f"max_num_batched_tokens {tokens} fills no block of block_size {block}: "
+                f"{block - tokens} short"
+            )
+        yield from self._beam_clashes()
+        if self.max_long_partial_prefills is not None and not self.long_prefill_token_threshold:
+            yield "max_long_partial_prefills needs a long_prefill_token_threshold above 0"
+        kept, held = (
+            sum(getattr(r, f) for r in self.reserved) for f in ("fraction", "kv_fraction")
+        )
+        if max(kept, held) >= 1:
+            yield (
                 "reserved: fractions that sum to less than 1, got fraction "
-                f"{kept:.6g}, kv_fraction {held:.6g}",
-            ),
-            *(
-                (
-                    not reserved.places(self.max_num_seqs),
-                    f"reserved: at least one of max_num_seqs {self.max_num_seqs}, got fraction "
-                    f"{reserved.fraction:.6g}",
-                )
-                for reserved in self.reserved
-            ),
-            (
-                self.priority_preemption
-                and (self.scheduler.order != "priority" or self.scheduler.ageing_per_s > 0),
-                "priority_preemption needs scheduler.order priority without ageing, got "
-                f"{self.scheduler.order}, ageing_per_s {self.scheduler.ageing_per_s:.6g}",
-            ),
-            (
-                self.kv_blocks is not None and self.kv_blocks < self.beam_width,
-                f"beam_width {self.beam_width} needs as many kv_blocks, got {self.kv_blocks}",
-            ),
-        ]
+                f"{kept:.6g}, kv_fraction {held:.6g}"
+            )
+        for fraction in [r.fraction for r in self.reserved if not r.places(seqs)]:
+            yield f"reserved: at least one of max_num_seqs {seqs}, got fraction {fraction:.6g}"
+        if self.priority_preemption and (order != "priority" or ageing > 0):
+            yield (
+                f"priority_preemption needs scheduler.order priority without ageing, got {order}, "
+                f"ageing_per_s {ageing:.6g}"
+            )
         if self.kv_layout == "contiguous":
-            clashes += [
-                (wrong, f"{name} is of kv_layout paged, got contiguous")
-                for name, wrong in paged_only.items()
-            ]
-        yield from together(*clashes)
+            for name in ("prefix_caching", "watermark", "beam_shares_prompt"):
+                if getattr(self, name):
+                    yield f"{name} is of kv_layout paged, got contiguous"
+
+    def _beam_clashes(self) -> Iterator[str]:
+        beams, seqs = self.beam_width, self.max_num_seqs
+        if beams > seqs:
+            yield f"beam_width {beams} needs as many max_num_seqs, {seqs} is {beams - seqs} short"
+        if self.beam_shares_prompt and beams == 1:
+            yield "beam_shares_prompt needs a beam_width above 1"
+        if beams > 1 and self.speculation is not None:
+            yield "beam_width above 1 and speculation exclude each other"
+        if beams > 1 and self.prefix_caching:
+            yield "beam_width above 1 and prefix_caching exclude each other"
+        if self.kv_blocks is not None and self.kv_blocks < beams:
+            yield f"beam_width {beams} needs as many kv_blocks, got {self.kv_blocks}"
 
     def _budget_holds_a_prompt(self) -> Iterator[str]:
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
@@ -306,25 +280,19 @@ class DynamicBatching(Part):
     service: ServiceLaw
 
     def _broken(self) -> Iterator[str]:
+        yield from together(self._clashes())
+
+    def _clashes(self) -> Iterator[str]:
         most, levels = self.max_batch_size, max(self.priority_levels, 1)
         stated = [policy.level for policy in self.level_policies]
-        clashes = [
-            (size > most, f"preferred_batch_sizes: at most max_batch_size {most}, got {size}")
-            for size in self.preferred_batch_sizes
-        ]
-        clashes += [
-            (level > levels, f"level_policies: at most priority_levels {levels}, got {level}")
-            for level in stated
-        ]
-        clashes += [
-            (
-                self.default_priority_level > levels,
-                f"default_priority_level: at most priority_levels {levels}, got "
-                f"{self.default_priority_level}",
-            ),
-            (len(set(stated)) < len(stated), "level_policies: one per level"),
-        ]
-        yield from together(*clashes)
+        for size in [size for size in self.preferred_batch_sizes if size > most]:
+            yield f"preferred_batch_sizes: at most max_batch_size {most}, got {size}"
+        for level in [level for level in stated if level > levels]:
+            yield f"level_policies: at most priority_levels {levels}, got {level}"
+        if (level := self.default_priority_level) > levels:
+            yield f"default_priority_level: at most priority_levels {levels}, got {level}"
+        if len(set(stated)) < len(stated):
+            yield "level_policies: one per level"
 
     @property
     def has_levels(self) -> bool:

@@ -257,41 +257,28 @@ class Breaker(Part):
     origins: Origins = Field(default_factory=dict)
 
     def _broken(self) -> Iterator[str]:
-        when, release = self.when, self.release
-        clashes = [
-            (
-                when.above is not None and release.above is not None,
-                "release: a rule that opens above its limit is released below one",
-            ),
-            (
-                when.below is not None and release.below is not None,
-                "release: a rule that opens below its limit is released above one",
-            ),
-            (
-                when.above is not None and release.below is not None and release.below > when.above,
-                f"release.below: at most when.above {when.above}, got {release.below}",
-            ),
-            (
-                when.below is not None and release.above is not None and release.above < when.below,
-                f"release.above: at least when.below {when.below}, got {release.above}",
-            ),
-            *self._factor_clashes(),
-        ]
-        yield from together(*clashes)
+        yield from together(self._clashes())
 
-    def _factor_clashes(self) -> list[tuple[bool, str]]:
-        factor, above = self.release.limit_factor, self.when.above is not None
-        if factor is None:
-            return []
-        limit = self.when.above if self.when.above is not None else self.when.below
-        both = self.release.above is not None or self.release.below is not None
-        side, bound = ("above", "at most 1") if above else ("below", "at least 1")
-        wrong = factor > 1 if above else factor < 1
-        return [
-            (both, "release.limit_factor stands in place of below and above"),
-            (not limit or limit < 0, f"release.limit_factor needs a positive limit, got {limit}"),
-            (wrong, f"release.limit_factor: {bound} for a rule that opens {side}, got {factor:g}"),
-        ]
+    def _clashes(self) -> Iterator[str]:
+        above, below, release = self.when.above, self.when.below, self.release
+        if above is not None and release.above is not None:
+            yield "release: a rule that opens above its limit is released below one"
+        if below is not None and release.below is not None:
+            yield "release: a rule that opens below its limit is released above one"
+        if above is not None and release.below is not None and release.below > above:
+            yield f"release.below: at most when.above {above}, got {release.below}"
+        if below is not None and release.above is not None and release.above < below:
+            yield f"release.above: at least when.below {below}, got {release.above}"
+        if (factor := release.limit_factor) is None:
+            return
+        limit = above if above is not None else below
+        if release.above is not None or release.below is not None:
+            yield "release.limit_factor stands in place of below and above"
+        if not limit or limit < 0:
+            yield f"release.limit_factor needs a positive limit, got {limit}"
+        if factor > 1 if above is not None else factor < 1:
+            side, bound = ("above", "at most") if above is not None else ("below", "at least")
+            yield f"release.limit_factor: {bound} 1 for a rule that opens {side}, got {factor:g}"
 
     def limit(self, *, acts: bool = True) -> Limit:
         """Return the rule as a limit; not set where it ``acts`` in no pool.

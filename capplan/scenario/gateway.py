@@ -261,7 +261,7 @@ class Gateway(Part):
         yield from self._names_differ()
         yield from self._shares_fit()
         yield from self._order_is_known_here()
-        yield from self._what_is_stated_acts()
+        yield from together(self._what_does_not_act())
 
     def _names_differ(self) -> Iterator[str]:
         meters = [m.name or f"{path.partition('.')[0]}[no name]" for path, m in self.meters.items()]
@@ -297,25 +297,19 @@ class Gateway(Part):
         if chooses and self.queue.ageing_per_s:
             yield f"{rule} without ageing_per_s, got {self.queue.ageing_per_s:g}"
 
-    def _what_is_stated_acts(self) -> Iterator[str]:
-        bounded = self.holds_waiting and self.queue.length
-        clashes = [
-            (
-                self.overhead_concurrency is not None and not self.overhead_s,
+    def _what_does_not_act(self) -> Iterator[str]:
+        if self.overhead_concurrency is not None and not self.overhead_s:
+            yield (
                 "overhead_concurrency needs overhead_s above 0: workers that take no time are "
-                "never waited for",
-            ),
-            (
-                self.reclaim == "cancel" and not self.quotas,
-                "reclaim: cancel needs quotas: without them no slot is borrowed",
-            ),
-            (
-                self.when_full == "displace_lowest" and not bounded,
+                "never waited for"
+            )
+        if self.reclaim == "cancel" and not self.quotas:
+            yield "reclaim: cancel needs quotas: without them no slot is borrowed"
+        if self.when_full == "displace_lowest" and not (self.holds_waiting and self.queue.length):
+            yield (
                 "when_full: displace_lowest needs a queue that can be full: set queue.length of at "
-                "least 1, and concurrency (or overhead_concurrency)",
-            ),
-        ]
-        yield from together(*clashes)
+                "least 1, and concurrency (or overhead_concurrency)"
+            )
 
 
 _ORDERS = ("fifo", "priority")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -136,9 +136,9 @@ class Part(BaseModel):
         return self
 
 
-def together(*rules: tuple[bool, str]) -> Iterator[str]:
-    """Yield the texts of all broken rules as one; each rule is whether it is broken, and a text."""
-    if text := "; ".join(text for is_broken, text in rules if is_broken):
+def together(broken: Iterable[str]) -> Iterator[str]:
+    """Yield the broken rules as one, if there are any."""
+    if text := "; ".join(broken):
         yield text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -28,9 +28,6 @@ from capplan.scenario.part import (
     together,
 )
 from capplan.scenario.step_times import StepTime
-
-if TYPE_CHECKING:
-    pass
 
 
 class ResidentModel(Part):
@@ -130,26 +127,24 @@ class Pool(Part):
     """Accelerators shared with other pools; None = no limit."""
 
     def _broken(self) -> Iterator[str]:
-        yield from self._models_agree()
+        yield from together(self._model_clashes())
         yield from self._start_is_known()
         yield from self._prefix_router_has_prefixes()
 
-    def _models_agree(self) -> Iterator[str]:
+    def _model_clashes(self) -> Iterator[str]:
         if not self.models:
             if self.hf_config is not None and self.model is None:
                 yield "hf_config needs model, its name"
             return
         names = [entry.name for entry in self.models]
-        clashes = [
-            (self.model is not None, "model and models exclude each other"),
-            (self.hf_config is not None, "hf_config and models exclude each other"),
-            (len(set(names)) < len(names), f"models: names must differ, got {', '.join(names)}"),
-            (
-                self.batching.kind != "continuous",
-                f"models need batching kind continuous, got {self.batching.kind}",
-            ),
-        ]
-        yield from together(*clashes)
+        if self.model is not None:
+            yield "model and models exclude each other"
+        if self.hf_config is not None:
+            yield "hf_config and models exclude each other"
+        if len(set(names)) < len(names):
+            yield f"models: names must differ, got {', '.join(names)}"
+        if self.batching.kind != "continuous":
+            yield f"models need batching kind continuous, got {self.batching.kind}"
 
     def _start_is_known(self) -> Iterator[str]:
         known = (self.lifecycle, self.cold_start_s, self.model_load)
