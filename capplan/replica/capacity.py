@@ -114,14 +114,12 @@ def replica_model(pool: Pool, mix: Mix) -> ReplicaModel:
 
     Raises :class:`DataError` if a mean request does not fit into the KV blocks.
     """
-    if not isinstance(pool.batching, ContinuousBatching):
-        msg = f"pool {pool.name}: not a pool of continuous batching, got {pool.batching.kind}"
-        raise ValueError(msg)
-    kv_tokens = kv_blocks(pool) * pool.batching.block_size
+    batching = pool.continuous
+    kv_tokens = kv_blocks(pool) * batching.block_size
     if kv_tokens < mix.context_tokens:
         rule = f"KV blocks for one mean request ({mix.context_tokens:.0f} tokens)"
         raise DataError(rule, where=f"pool {pool.name}", value=f"{kv_tokens} tokens")
-    return ReplicaModel(step_time(pool), pool.batching, mix, float(kv_tokens))
+    return ReplicaModel(step_time(pool), batching, mix, float(kv_tokens))
 
 
 def batch_rate_rps(batching: DynamicBatching, size: float) -> float:

@@ -27,7 +27,6 @@ from capplan.catalog import (
     model_from_config,
     model_from_mapping,
 )
-from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.schema import DataError
 
@@ -76,7 +75,7 @@ def kv_blocks(pool: Pool) -> int:
     Raises :class:`DataError` if the model does not fit, saying by how much, and if a stated
     ``max_model_len`` exceeds the capacity, with which vLLM does not start.
     """
-    batching = _continuous(pool)
+    batching = pool.continuous
     blocks = batching.kv_blocks if batching.kv_blocks is not None else _blocks_left(pool)
     stated = "max_model_len" in batching.model_fields_set
     if stated and batching.max_model_len > (tokens := blocks * batching.block_size):
@@ -90,7 +89,7 @@ def kv_blocks(pool: Pool) -> int:
 
 def _blocks_left(pool: Pool) -> int:
     """Return the KV blocks that the memory of one accelerator has room for."""
-    batching, use = _continuous(pool), memory_use(pool)
+    batching, use = pool.continuous, memory_use(pool)
     found = model_of(pool)
     block_bytes = pool_kv_bytes_per_token(pool) * batching.block_size
     if use.kv_bytes < block_bytes:
@@ -106,7 +105,7 @@ def _blocks_left(pool: Pool) -> int:
 
 def memory_use(pool: Pool) -> MemoryUse:
     """Return how the memory of one accelerator of a pool is used."""
-    batching, found, device = _continuous(pool), model_of(pool), accelerator_of(pool)
+    batching, found, device = pool.continuous, model_of(pool), accelerator_of(pool)
     share, stages = pool.tensor_parallel, pool.pipeline_parallel
     usable = device.usable_bytes * batching.gpu_memory_utilization
     weights = weight_bytes(
@@ -179,7 +178,7 @@ def pool_kv_bytes_per_token(pool: Pool) -> float:
 
     With ``hybrid_kv_context_tokens`` it is the mean over a sequence of that length.
     """
-    batching, found = _continuous(pool), model_of(pool)
+    batching, found = pool.continuous, model_of(pool)
     length = batching.hybrid_kv_context_tokens
     dtype, share = pool.kv_dtype, pool.tensor_parallel
     if length is None:
@@ -294,10 +293,3 @@ def _undivided_parameters(found: Model, tensor_parallel: int) -> tuple[int, int]
         return found.hidden_size * latent, found.hidden_size * latent
     each = 2 * found.hidden_size * found.head_dim
     return each * found.num_key_value_heads, each * _kv_heads(found, tensor_parallel)
-
-
-def _continuous(pool: Pool) -> ContinuousBatching:
-    if not isinstance(pool.batching, ContinuousBatching):
-        msg = f"pool {pool.name}: KV blocks are of continuous batching, got {pool.batching.kind}"
-        raise ValueError(msg)
-    return pool.batching

@@ -29,7 +29,6 @@ from capplan.replica.engine import JoinedLines, Limits
 from capplan.replica.job import Job
 from capplan.replica.memory import GIB, memory_use, pool_kv_bytes_per_token, weight_bytes
 from capplan.replica.waiting import rank_of
-from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool, ResidentModel
 from capplan.schema import DataError
@@ -273,7 +272,7 @@ def pool_of_model(pool: Pool, entry: ResidentModel) -> Pool:
 
     Raises :class:`DataError` if its KV share holds no block, or if it does not fit alone.
     """
-    batching = _continuous(pool)
+    batching = pool.continuous
     law = entry.step_time or batching.step_time
     own = pool.model_copy(
         update={
@@ -304,7 +303,7 @@ def footprint_fraction(pool: Pool, entry: ResidentModel) -> float:
     each takes the runtime's memory too.
     Raises :class:`DataError` for a model that does not fit alone, with what is missing.
     """
-    batching = _continuous(pool)
+    batching = pool.continuous
     if batching.kv_blocks is not None:
         return entry.kv_fraction
     use = memory_use(_named(pool, entry))
@@ -338,7 +337,7 @@ def load_seconds(pool: Pool, entry: ResidentModel) -> float:
 
 
 def _kv_blocks(own: Pool, entry: ResidentModel) -> int:
-    batching = _continuous(own)
+    batching = own.continuous
     if batching.kv_blocks is not None:
         return int(entry.kv_fraction * batching.kv_blocks + FULL - 1.0)
     usable = entry.kv_fraction * memory_use(own).usable_bytes
@@ -352,10 +351,3 @@ def _named(pool: Pool, entry: ResidentModel) -> Pool:
 
 def _where(pool: Pool, entry: ResidentModel) -> str:
     return f"pool {pool.name}, model {entry.name}"
-
-
-def _continuous(pool: Pool) -> ContinuousBatching:
-    if not isinstance(pool.batching, ContinuousBatching):
-        msg = f"pool {pool.name}: models are of continuous batching, got {pool.batching.kind}"
-        raise ValueError(msg)
-    return pool.batching

@@ -29,7 +29,7 @@ from capplan.replica.compiled.step_laws import (
 )
 from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of, weight_bytes
 from capplan.replica.roofline import active_parameters, roofline_step
-from capplan.scenario.batching import ContinuousBatching, ServiceLaw
+from capplan.scenario.batching import ServiceLaw
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import (
     CalibratedStep,
@@ -48,10 +48,7 @@ def step_time(pool: Pool) -> StepTime:
     Raises ``ValueError`` for a pool that batches otherwise, :class:`capplan.schema.DataError` if
     its model or accelerator is unknown.
     """
-    if not isinstance(pool.batching, ContinuousBatching):
-        msg = f"pool {pool.name}: step_time is of continuous batching, got {pool.batching.kind}"
-        raise ValueError(msg)
-    return _step_time(pool, pool.batching.step_time)
+    return _step_time(pool, pool.continuous.step_time)
 
 
 def _step_time(pool: Pool, law: StepTimeLaw) -> StepTime:

@@ -157,6 +157,14 @@ class Pool(Part):
             yield "router.policy prefix_aware needs batching.prefix_caching, and one model"
 
     @property
+    def continuous(self) -> ContinuousBatching:
+        """Return its batching; ValueError unless it is continuous."""
+        if not isinstance(self.batching, ContinuousBatching):
+            kind = self.batching.kind
+            raise ValueError(f"pool {self.name}: not a pool of continuous batching, got {kind}")
+        return self.batching
+
+    @property
     def accelerators(self) -> int:
         """Return the accelerators of the pool."""
         return self.replicas * self.accelerators_per_replica

@@ -188,9 +188,7 @@ def _engine_factory(
 
 
 def _continuous_factory(pool: Pool) -> Callable[[], ContinuousEngine]:
-    batching = pool.batching
-    if not isinstance(batching, ContinuousBatching):
-        raise TypeError(f"pools.{pool.name}.batching.kind: continuous, got {batching.kind}")
+    batching = pool.continuous
     law, blocks, copy_s = step_time(pool), kv_blocks(pool), copy_s_per_token(pool)
     return lambda: ContinuousEngine(
         batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s
