@@ -16,7 +16,7 @@ from capplan.simulation.connections import Connections
 from capplan.simulation.gateway import GatewayHost
 from capplan.simulation.request_log import RequestLog
 from capplan.simulation.request_source import LoadGenerator, TraceSource, UserSource
-from capplan.simulation.retries import Budgets, Hedging, is_final
+from capplan.simulation.retries import Hedging, SharedBudget, is_final
 
 HEDGE_LOST = "hedge_lost"
 
@@ -63,7 +63,8 @@ class Callers:
         self._source = source
         self._connections = connections
         self._retries = retries
-        self._budgets = Budgets(retries)
+        budgets = {name: retry.budget for name, retry in retries.items()}
+        self._budgets = {name: SharedBudget(b) for name, b in budgets.items() if b is not None}
         self._clock = clock
         self._patience_s = {
             name: math.inf if retry.attempt_timeout_s is None else retry.attempt_timeout_s
@@ -139,7 +140,8 @@ class Callers:
         self._send((request, 1))
 
     def _begin_with_budget(self, request: Request) -> None:
-        self._budgets.deposit(request, self._clock.now)
+        if budget := self._budgets.get(request.request_class):
+            budget.deposit(request, self._clock.now)
         self._begin(request)
 
     def _end_request(self, request: Request) -> None:
@@ -181,10 +183,7 @@ class Callers:
         gives_up_s = min(request.leaves_s, attempt.intended_start_s + patience_s)
         if attempt.outcome != "in_flight" or now_s >= gives_up_s:
             return False
-        if self._budgets.withdraw(request, now_s):
-            return True
-        self.dropped += 1
-        return False
+        return self._is_within_budget(request)
 
     def _leave_generator(self, attempt: Attempt) -> None:
         """Send an attempt that leaves the load generator."""
@@ -249,12 +248,17 @@ class Callers:
         retry = self._retries[request.request_class]
         if tries < retry.max_attempts and not is_final(retry, failure):
             starts_s = now_s + self._pause_s(retry, tries + 1, failure)
-            if starts_s < request.leaves_s:
-                if self._budgets.withdraw(request, now_s):
-                    self._clock.at(starts_s, Rank.ARRIVE, self._send_again, (request, sent + 1))
-                    return
-                self.dropped += 1
+            if starts_s < request.leaves_s and self._is_within_budget(request):
+                self._clock.at(starts_s, Rank.ARRIVE, self._send_again, (request, sent + 1))
+                return
         self._end_request(request)
+
+    def _is_within_budget(self, request: Request) -> bool:
+        """Take one more attempt from the budget of its class, if there is one; count a refusal."""
+        budget = self._budgets.get(request.request_class)
+        within = budget is None or budget.withdraw(request, self._clock.now)
+        self.dropped += not within
+        return within
 
     def _pause_s(self, retry: Retry, attempt: int, failure: Failure) -> float:
         """Return the wait before an attempt: the backoff, at least any Retry-After."""

@@ -14,10 +14,9 @@ from capplan.simulation.attempt import Attempt, Failure, Gauge
 from capplan.simulation.clock import Clock, Rank
 from capplan.simulation.connections import Connections, Listener
 from capplan.simulation.pool import ServingPool
-from capplan.simulation.queue import BoundedQueue
+from capplan.simulation.queue import BoundedQueue, FlowLine, Slots
 from capplan.simulation.refusals import Refusals
 from capplan.simulation.response_cache import CachedResponses
-from capplan.simulation.slots import FlowLine, Slots
 
 STATUSES = (400, 429, 502, 503)
 """HTTP statuses that the timeline always shows."""

@@ -98,27 +98,6 @@ class SharedBudget:
         return self._budgets[group]
 
 
-class Budgets:
-    """The retry budgets of all classes; a class without one is not limited."""
-
-    def __init__(self, retries: Mapping[str, Retry]) -> None:
-        rules = {name: retry.budget for name, retry in retries.items()}
-        self._of = {name: SharedBudget(one) for name, one in rules.items() if one is not None}
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def deposit(self, request: Request, now_s: float) -> None:
-        """Count the first attempt of a request."""
-        if budget := self._of.get(request.request_class):
-            budget.deposit(request, now_s)
-
-    def withdraw(self, request: Request, now_s: float) -> bool:
-        """Count one more attempt of a request, if it is within its class's budget."""
-        budget = self._of.get(request.request_class)
-        return budget is None or budget.withdraw(request, now_s)
-
-
 class Latencies:
     """The last latencies of first tries and retries, and the hedge delay that follows from them.
 
