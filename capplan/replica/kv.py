@@ -93,6 +93,10 @@ class KvCache(ABC):
     def clear(self) -> None:
         """Lose everything, as in a crash."""
 
+    def lose(self, blocks: int) -> None:
+        """Lose so many free blocks, or all there are, until :meth:`clear`; only paged KV can."""
+        raise NotImplementedError
+
 
 class KvBlocks(KvCache):
     """Paged KV as a count: every block is like every other.
@@ -165,6 +169,10 @@ class KvBlocks(KvCache):
     def clear(self) -> None:
         """Lose everything, as in a crash."""
         self.free = self.total
+
+    def lose(self, blocks: int) -> None:
+        """Lose so many free blocks, or all there are, until :meth:`clear`."""
+        self.free -= min(blocks, self.free)
 
     def _blocks(self, job: Job, tokens: int) -> int:
         blocks = -(-tokens // self.block_size)
@@ -288,14 +296,24 @@ class PrefixCache(KvCache):
                 self._free[block] = None
                 self.cached += block in self._key_of
 
+    def lose(self, blocks: int) -> None:
+        """Lose so many free blocks, or all there are, until :meth:`clear`."""
+        for _ in range(min(blocks, len(self._free))):
+            self._first_free()
+
     def _take(self, job: Job, blocks: int) -> None:
         held = self._held[job]
         for _ in range(blocks):
-            block, _ = self._free.popitem(last=False)
-            self.cached -= block in self._key_of
-            self._forget(block)
+            block = self._first_free()
             self._holders[block] = 1
             held.append(block)
+
+    def _first_free(self) -> int:
+        """Take the free block that was used least recently; what it holds is forgotten."""
+        block, _ = self._free.popitem(last=False)
+        self.cached -= block in self._key_of
+        self._forget(block)
+        return block
 
     def _blocks_of(self, job: Job, found_tokens: int) -> list[int]:
         """Return the blocks of a found prefix; none for a job without ids."""

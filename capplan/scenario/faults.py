@@ -41,7 +41,7 @@ class Occurrence(Part):
     fixed: ClassVar[str | None] = None
     """Field that holds its fixed length; None = the kind has none."""
     changes_pace: ClassVar[bool] = False
-    """Whether it changes the speed of running steps, which compiled steps cannot."""
+    """Whether it changes the speed or the KV of running steps, which compiled steps cannot."""
 
     at_s: Seconds | None = None
     """Start, s; None = by ``mtbf_s``."""
@@ -163,6 +163,20 @@ class Slow(ReplicaFault):
     for_s: PositiveSeconds | None = None
 
 
+class Leak(ReplicaFault):
+    """Replicas lose free KV tokens, ``kv_tokens_per_s``, for ``for_s`` (None = forever).
+
+    What is lost counts as in use and comes back when a replica crashes or reloads; then it loses
+    again. Needs paged KV, of one model.
+    """
+
+    fixed: ClassVar[str | None] = "for_s"
+    changes_pace: ClassVar[bool] = True
+    kind: Literal["leak"] = "leak"
+    kv_tokens_per_s: Rate = 1.0
+    for_s: PositiveSeconds | None = None
+
+
 class NodeLoss(Occurrence):
     """A machine stops with all its replicas, which return as after a crash.
 
@@ -263,6 +277,7 @@ _Kinds = (
     Annotated[Crash, Tag("crash")]
     | Annotated[Hang, Tag("hang")]
     | Annotated[Slow, Tag("slow")]
+    | Annotated[Leak, Tag("leak")]
     | Annotated[NodeLoss, Tag("node_loss")]
     | Annotated[ModelReload, Tag("model_reload")]
     | Annotated[RouterBlind, Tag("router_blind")]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from capplan.scenario.batching import Batching, ContinuousBatching
 from capplan.scenario.classes import RequestClass
-from capplan.scenario.faults import ModelReload, NodeLoss, Occurrence
+from capplan.scenario.faults import Leak, ModelReload, NodeLoss, Occurrence
 from capplan.scenario.hosts import SPACES, Host
 from capplan.scenario.pools import Pool
 
@@ -63,6 +64,8 @@ def misplaced(fault: Occurrence, pool: Pool) -> str | None:
     """Return what a fault needs and its pool lacks; None = nothing."""
     if isinstance(fault, ModelReload) and fault.load_s is None and pool.model_load is None:
         return f"model_reload needs load_s, or model_load of pool {pool.name}"
+    if isinstance(fault, Leak) and (pool.models or not _is_paged(pool.batching)):
+        return f"leak needs paged KV of one model, which pool {pool.name} lacks"
     if not isinstance(fault, NodeLoss) or fault.host is not None:
         return None
     if pool.replicas_per_node is None:
@@ -71,3 +74,7 @@ def misplaced(fault: Occurrence, pool: Pool) -> str | None:
     if fault.node is not None and fault.node >= nodes:
         return f"node: pool {pool.name} has {nodes} (from 0), got {fault.node}"
     return None
+
+
+def _is_paged(batching: Batching) -> bool:
+    return isinstance(batching, ContinuousBatching) and batching.kv_layout == "paged"

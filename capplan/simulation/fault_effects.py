@@ -15,6 +15,7 @@ from capplan.scenario.faults import (
     Crash,
     GeneratorLimit,
     Hang,
+    Leak,
     ModelReload,
     NodeLoss,
     Occurrence,
@@ -24,7 +25,7 @@ from capplan.scenario.faults import (
 )
 from capplan.scenario.placement import nodes_of
 from capplan.simulation.callers import Callers
-from capplan.simulation.clock import Clock, Rank
+from capplan.simulation.clock import Clock, Events, Rank
 from capplan.simulation.faults import (
     Ended,
     FaultEffect,
@@ -85,6 +86,38 @@ class _Slowing(_ReplicaEffect[Slow]):
 
     def end(self, unit: Replica) -> None:
         unit.speed_up(self.fault.factor)
+
+
+LEAK_STEP_S = 0.1
+"""How often a leak takes what has gathered, whole blocks, s; a choice of this project."""
+
+
+class _Leaking(_ReplicaEffect[Leak]):
+    """Replicas lose KV blocks, as long as a leak lasts."""
+
+    def __init__(self, fault: Leak, site: Site) -> None:
+        super().__init__(fault, site)
+        self._lasting: dict[Replica, object] = {}
+        batching = site.scenario.pool(fault.pool).batching
+        self._block = getattr(batching, "block_size", 1)
+
+    def begin(self, unit: Replica) -> None:
+        self._lasting[unit] = this = object()
+        self.clock.process(self._lose(unit, this))
+
+    def end(self, unit: Replica) -> None:
+        self._lasting.pop(unit, None)
+
+    def _lose(self, unit: Replica, this: object) -> Events:
+        gathered = 0.0
+        while True:
+            yield self.clock.until(self.clock.now + LEAK_STEP_S, Rank.FAULT)
+            if self._lasting.get(unit) is not this or unit not in self.pool.replicas:
+                return
+            if unit.up:
+                gathered += self.fault.kv_tokens_per_s * LEAK_STEP_S
+                unit.lose_kv(int(gathered // self._block))
+                gathered %= self._block
 
 
 @dataclass(slots=True)
@@ -332,6 +365,7 @@ EFFECTS: Mapping[type[Occurrence], Callable[[Any, Site], FaultEffect[Any]]] = {
     Crash: _Crashing,
     Hang: _Hanging,
     Slow: _Slowing,
+    Leak: _Leaking,
     NodeLoss: _LosingNodes,
     ModelReload: _Reloading,
     RouterBlind: _Blinding,

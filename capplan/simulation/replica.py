@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import chain, count
 from typing import Any, Protocol
 
+from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
 from capplan.replica.kv import cache_of
@@ -245,6 +246,13 @@ class Replica:
         """Undo a :meth:`slow_down` by that factor."""
         self._factors.remove(factor)
         self._change_pace()
+
+    def lose_kv(self, blocks: int) -> None:
+        """Lose free KV blocks, until a crash or a reload."""
+        if not isinstance(self.engine, ContinuousEngine):
+            msg = f"an engine of single steps, got {type(self.engine).__name__}"
+            raise TypeError(msg)
+        self.engine.kv.lose(blocks)
 
     def end_moves(self, end_s: float) -> None:
         """Move the end of the running step or batch: its shared host changed its speed."""

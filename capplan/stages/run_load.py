@@ -12,7 +12,7 @@ import numpy as np
 from capplan import progress
 from capplan.budget import allocate
 from capplan.results import per_request
-from capplan.scenario.faults import GeneratorLimit
+from capplan.scenario.faults import GeneratorLimit, Leak
 from capplan.scenario.files import with_values
 from capplan.scenario.shapes import Replay
 from capplan.scenario.traffic import RecordedGaps
@@ -165,16 +165,16 @@ def under_load(
     """Return the scenario under another shape of the load.
 
     ``own_gaps`` keeps order and gaps of the trace that the scenario replays, scaled to the load.
-    Limits of the load generator are limits of the test, so they stay; the scenario's other faults
-    do not.
+    Limits of the load generator belong to the test and leaks to the software, so they stay; the
+    scenario's other faults do not.
     """
-    limits = [fault_values(f) for f in scenario.faults if isinstance(f, GeneratorLimit)]
+    lasting = [fault_values(f) for f in scenario.faults if isinstance(f, GeneratorLimit | Leak)]
     values = {
         "traffic.shape": dict(shape),
         "traffic.duration_s": duration_s,
         "traffic.perturbations": [dict(p) for p in perturbations],
         "traffic.mix": [],
-        "faults": [*limits, *(dict(f) for f in faults)],
+        "faults": [*lasting, *(dict(f) for f in faults)],
         "requests": None,
         "warmup_s": 0.0,
     }

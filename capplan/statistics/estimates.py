@@ -200,8 +200,8 @@ def in_batches(values: Values, batches: int) -> Floats:
     return means
 
 
-def trend(x: Values, levels: Values) -> Estimate:
-    """Return the least-squares slope of a level over x, with its 95 % interval.
+def trend(x: Values, levels: Values, *, confidence: float = 0.95) -> Estimate:
+    """Return the least-squares slope of a level over x, with its interval.
 
     Give batch means; the error is inflated for what correlation the residuals still have (lag
     one, as an autoregression of order one). Fewer than three levels have no slope: NaN.
@@ -225,7 +225,7 @@ def trend(x: Values, levels: Values) -> Estimate:
     lag = float(rest[1:] @ rest[:-1]) / spread if spread > 0 else 0.0
     lag = min(max(lag, 0.0), 0.9)
     error = math.sqrt(spread / (n - 2) / float(at @ at) * (1 + lag) / (1 - lag))
-    width = float(stdtrit(n - 2, 1 - TAIL)) * error
+    width = float(stdtrit(n - 2, (1 + confidence) / 2)) * error
     return _within(slope, width, n=n)
 
 

@@ -11,6 +11,7 @@ ONCE = {
     "crash": {"at_s": 1.0, "down_s": 0.5},
     "hang": {"at_s": 1.0, "for_s": 0.8, "detect_s": 0.2, "restart_s": 0.3},
     "slow": {"at_s": 1.0, "for_s": 1.0, "factor": 3.0},
+    "leak": {"at_s": 0.5, "for_s": 1.0, "kv_tokens_per_s": 300.0},
     "node_loss": {"pool": "llm", "node": 0, "at_s": 1.0, "down_s": 0.5},
     "model_reload": {"at_s": 0.5, "load_s": 0.4, "drain_s": 0.05},
     "router_blind": {"at_s": 0.5, "for_s": 1.0},
@@ -20,6 +21,7 @@ CHANGES = {
     "crash": {"pool": "other", "count": 2, "down_s": 0.2},
     "hang": {"pool": "other", "count": 2, "for_s": 0.1, "detect_s": 0.5, "restart_s": 0.9},
     "slow": {"pool": "other", "count": 2, "for_s": 0.3, "factor": 9.0},
+    "leak": {"pool": "other", "count": 2, "for_s": 0.3, "kv_tokens_per_s": 200.0},
     "node_loss": {"pool": "other", "node": 1, "down_s": 0.2},
     "model_reload": {
         "pool": "other",
@@ -33,6 +35,17 @@ CHANGES = {
     "generator_limit": {"rate_rps": 20.0, "connections": 2, "for_s": 0.5},
 }
 BY_LAW = {"mtbf_s": 0.4, "mttr_s": 0.3}
+PAGED = {
+    "kind": "continuous",
+    "max_num_seqs": 4,
+    "max_model_len": 256,
+    "kv_blocks": 25,
+    "step_time": {
+        "kind": "linear", "base_s": 0.01, "per_sequence_s": 0.0, "per_prefill_token_s": 0.0,
+        "per_context_token_s": 0.0,
+    },
+}  # fmt: skip
+"""Batches of two to three requests fill the KV."""
 HOST = {"kind": "node_loss", "host": "h", "at_s": 1.0, "down_s": 0.5}
 
 
@@ -78,6 +91,8 @@ def changes():
 
 @pytest.mark.parametrize(("fault", "changed"), list(changes()))
 def test_a_field_of_a_fault_changes_the_run(base, trace, fault, changed):
+    if fault["kind"] == "leak":
+        base = with_values(base, {f"pools.{p}.batching": PAGED for p in ("llm", "other")})
     one, two = (with_values(base, {"faults": [f]}) for f in (fault, changed))
     assert differ(one, two, trace)
     assert differ(base, one, trace)

@@ -267,6 +267,40 @@ def test_a_rolling_reload_takes_replicas_one_after_the_other(single_queue, trace
     assert set(replicas[replicas.index >= 3.0]) == {3}
 
 
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_leak_takes_its_tokens_a_second_until_a_crash_gives_them_back(
+    build, trace_of, prefix_caching
+):
+    """160 tokens/s are 10 of 1,000 blocks: 1 % a second from 10 to 30 s, and again from 41 s on."""
+    leak = {"kind": "leak", "at_s": 10.0, "for_s": 40.0, "kv_tokens_per_s": 160.0}
+    crash = {"kind": "crash", "at_s": 30.5, "down_s": 10.0}
+    batching = ONE_STEP | {"prefix_caching": prefix_caching, "block_size": 16}
+    scenario = build(batching=batching, faults=[leak, crash])
+    usage = metric(run(scenario, trace_of([0.0, 99.0])), "kv_usage_fraction", "llm-0")
+    at = [usage[usage.index <= t].iloc[-1] for t in (9.5, 20.5, 30.2, 40.0, 50.8, 98.0)]
+    assert at == pytest.approx([0.0, 0.1, 0.2, 0.0, 0.1, 0.1], abs=0.011)
+
+
+def test_a_request_that_finds_no_kv_left_waits_until_a_restart(build, trace_of):
+    """Of 1,000 blocks a request needs 7, or 1; from 19.9 s on a leak has taken all."""
+    leak = {"kind": "leak", "at_s": 0.0, "kv_tokens_per_s": 800.0}
+    crash = {"kind": "crash", "at_s": 30.5, "down_s": 1.0}
+    scenario = build(batching=ONE_STEP, faults=[leak, crash], drain_s=60.0)
+    log = run(scenario, trace_of([1.0, 25.0, 40.0])).requests
+    assert log["outcome"].tolist() == ["succeeded", "failed", "succeeded"]
+    assert log["reason"].iloc[1] == "crash"
+    alone = run(with_values(scenario, {"faults": [leak]}), trace_of([25.0])).requests
+    assert alone["outcome"].tolist() == ["in_flight"]
+
+
+@pytest.mark.parametrize(
+    "batching", [BY_SIZE, ONE_STEP | {"kv_layout": "contiguous", "prefix_caching": False}]
+)
+def test_a_leak_needs_paged_kv(build, batching):
+    with pytest.raises(DataError, match="paged KV"):
+        build(batching=batching, faults=[{"kind": "leak", "at_s": 0.0}])
+
+
 @pytest.mark.parametrize(
     ("stated", "reload", "reported"),
     [

@@ -54,6 +54,40 @@ def single_server(*, promises=None, gateway=None, pool=None, plan=None, **fields
     return validate(data | fields, where="single-server")
 
 
+def decoding(*, promises, length=None, batching=None, prompt_tokens=100):
+    """Return one replica whose step takes 20 ms, 1 ms a sequence and 0.1 ms a prompt token."""
+    owner = {"owner": "platform"}
+    law = {
+        "kind": "linear", "base_s": 0.02, "per_sequence_s": 0.001, "per_prefill_token_s": 0.0001,
+        "per_context_token_s": 0.0,
+    }  # fmt: skip
+    chat = {
+        "name": "chat",
+        "promises": {"quantile": 0.9} | promises,
+        "prompt_tokens": {"kind": "fixed", "tokens": prompt_tokens},
+        "output_tokens": {"kind": "fixed", "tokens": 50},
+    }
+    engine = {
+        "kind": "continuous", "max_num_seqs": 64, "max_num_batched_tokens": 512, "kv_blocks": 5000,
+        "scheduler": owner, "step_time": law,
+    }  # fmt: skip
+    pool = {"name": "llm", "queue": owner, "batching": engine | (batching or {})}
+    data = {
+        "name": "decoding",
+        "classes": [chat],
+        "traffic": {"shape": {"kind": "steady", "rate_rps": 5.0}, "duration_s": 120.0},
+        "gateway": owner,
+        "pools": [pool],
+        "stages": {"step_s": 120.0, "steady_s": 80.0, "ramp_s": 10.0, "longest_s": 480.0},
+    }
+    return validate(data, where="decoding")
+
+
+@pytest.fixture(name="decoding", scope="session")
+def _decoding():
+    return decoding
+
+
 @pytest.fixture(name="single_server", scope="session")
 def _single_server():
     return single_server

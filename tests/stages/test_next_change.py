@@ -4,42 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.scenario.files import load_scenario, validate
+from capplan.scenario.files import load_scenario
 from capplan.stages import run_stages
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import blame
 from capplan.stages.next_change import run_next
 from capplan.stages.run_load import run_load
 from capplan.stages.stage import stage_of
-
-
-def decoding(*, promises, length=None, batching=None, prompt_tokens=100):
-    """Return one replica whose step takes 20 ms, 1 ms a sequence and 0.1 ms a prompt token."""
-    owner = {"owner": "platform"}
-    law = {
-        "kind": "linear", "base_s": 0.02, "per_sequence_s": 0.001, "per_prefill_token_s": 0.0001,
-        "per_context_token_s": 0.0,
-    }  # fmt: skip
-    chat = {
-        "name": "chat",
-        "promises": {"quantile": 0.9} | promises,
-        "prompt_tokens": {"kind": "fixed", "tokens": prompt_tokens},
-        "output_tokens": {"kind": "fixed", "tokens": 50},
-    }
-    engine = {
-        "kind": "continuous", "max_num_seqs": 64, "max_num_batched_tokens": 512, "kv_blocks": 5000,
-        "scheduler": owner, "step_time": law,
-    }  # fmt: skip
-    pool = {"name": "llm", "queue": owner, "batching": engine | (batching or {})}
-    data = {
-        "name": "decoding",
-        "classes": [chat],
-        "traffic": {"shape": {"kind": "steady", "rate_rps": 5.0}, "duration_s": 120.0},
-        "gateway": owner,
-        "pools": [pool],
-        "stages": {"step_s": 120.0, "steady_s": 80.0, "ramp_s": 10.0, "longest_s": 480.0},
-    }
-    return validate(data, where="decoding")
 
 
 def changed(scenario, load_rps, promise):
@@ -55,7 +26,7 @@ def changed(scenario, load_rps, promise):
     return limit, run_next(scenario, point, seed=1)
 
 
-def test_a_token_that_comes_late_asks_for_fewer_sequences_at_once():
+def test_a_token_that_comes_late_asks_for_fewer_sequences_at_once(decoding):
     """At 14/s about 30 sequences run: 20 ms + 30 × 1 ms and some prefill exceed 45 ms a token."""
     limit, tried = changed(decoding(promises={"tpot_s": 0.045}), 14.0, "tpot_s")
     assert limit.field == "pools.llm.batching.max_num_seqs"
@@ -64,7 +35,7 @@ def test_a_token_that_comes_late_asks_for_fewer_sequences_at_once():
     assert outcomes["promise_mended"] == "pass"
 
 
-def test_a_token_delayed_by_prefills_asks_for_a_smaller_step():
+def test_a_token_delayed_by_prefills_asks_for_a_smaller_step(decoding):
     """Eight sequences alone take 28 ms; 4,000 prompt tokens in one step take 400 ms more.
 
     Of 128 tokens, 120 are prompt: 40 ms in all.
@@ -78,7 +49,7 @@ def test_a_token_delayed_by_prefills_asks_for_a_smaller_step():
     assert outcomes["promise_mended"] == "pass"
 
 
-def test_waiting_asks_for_a_larger_batch_unless_tokens_would_be_late():
+def test_waiting_asks_for_a_larger_batch_unless_tokens_would_be_late(decoding):
     batching = {"max_num_seqs": 8}
     fields = {}
     for tpot_s in (0.2, 0.029):

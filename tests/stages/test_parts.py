@@ -11,7 +11,7 @@ from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import _backlog, blame, kneedle
 from capplan.stages.isolation import cuts_of, isolation_reasons, tenants_over_share
-from capplan.stages.metrics import levels, slope_per_hour, trend_reasons
+from capplan.stages.metrics import levels, slope_per_hour, trend_reasons, untold_levels
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
 from capplan.stages.recovery import errors_back
@@ -260,8 +260,8 @@ def test_the_interval_of_a_flat_level_covers_zero_nearly_always():
 def test_an_injected_leak_is_found_and_what_is_not_measured_is_unknown(server):
     rows = server.run.timeline
     outcomes = {r.evidence.split(":")[0]: r.outcome for r in trend_reasons(server)}
-    assert outcomes["threads"] == "unknown"
-    assert outcomes["waiting"] != "fail"
+    assert outcomes == {"connections": "pass", "waiting": "pass"}
+    assert set(untold_levels(server)) == {"no_leak: memory", "no_leak: KV", "no_leak: threads"}
     leak = pd.DataFrame(
         {
             "time_s": np.arange(0.0, 300.0),
@@ -273,9 +273,11 @@ def test_an_injected_leak_is_found_and_what_is_not_measured_is_unknown(server):
     )
     run = dataclasses.replace(server.run, timeline=pd.concat([rows, leak], ignore_index=True))
     leaking = dataclasses.replace(server, run=run)
-    [memory] = [r for r in trend_reasons(leaking) if r.evidence.startswith("memory")]
-    assert memory.outcome == "fail"
-    assert memory.value == pytest.approx(3.6)
+    [kv] = [r for r in trend_reasons(leaking) if r.evidence.startswith("KV")]
+    assert kv.outcome == "fail"
+    assert kv.value == pytest.approx(3.6)
+    nothing = dataclasses.replace(server, run=dataclasses.replace(server.run, timeline=rows[:0]))
+    assert [r.outcome for r in trend_reasons(nothing)] == ["unknown"]
 
 
 def test_a_metric_that_no_layer_reports_is_unknown(server):

@@ -8,6 +8,8 @@ from strategies.edge import classes, gateways
 from strategies.pools import pools
 from strategies.trouble import faults, protected
 
+from capplan.scenario.faults import KINDS
+
 
 @st.composite
 def scenarios(draw):
@@ -20,10 +22,17 @@ def scenarios(draw):
         "resource_pools": [{"name": "rack", "accelerators": begins + draw(st.integers(0, 1))}],
         "network": {"one_way_s": draw(st.sampled_from([0.0, 0.015]))},
         "gateway": draw(gateways()),
-        "faults": draw(st.lists(faults(), max_size=3)),
+        "faults": [f for f in draw(st.lists(faults(), max_size=3)) if can_strike(f, both)],
         "breakers": draw(protected()),
         "drain_s": draw(st.sampled_from([0.3, 60.0])),
     }
+
+
+def can_strike(fault, pools):
+    """Return whether a fault has what it needs: a leak, paged KV."""
+    own = next((p for p in pools if p["name"] == fault.get("pool")), pools[0])["batching"]
+    is_paged = own["kind"] == "continuous" and own.get("kv_layout", "paged") == "paged"
+    return is_paged or fault.get("kind") != "leak"
 
 
 @st.composite
@@ -55,7 +64,7 @@ def compiled_scenarios(draw):
     for own in found["classes"]:
         own["poisoned_fraction"] = 0.0
         own["cached_fraction"] = draw(st.sampled_from([0.0, 0.6]))
-    found["faults"] = [f for f in found["faults"] if f.get("kind") not in {"hang", "slow"}]
+    found["faults"] = [f for f in found["faults"] if not KINDS[f["kind"]].changes_pace]
     for pool in found["pools"]:
         pool["batching"] = fitting(draw(continuous(RANKED)) | draw(compiled_options()))
         pool["step_factors"] = []

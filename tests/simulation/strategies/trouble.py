@@ -18,6 +18,7 @@ FIELDS = {
         {"detect_s": 0.1, "restart_s": 0.2, "count": 2},
     ],
     "slow": [{"for_s": 0.5, "factor": 3.0}],
+    "leak": [{}, {"for_s": 1.5, "kv_tokens_per_s": 300.0, "count": 2}],
     "node_loss": [{"down_s": 0.3}],
     "model_reload": [{"load_s": 0.2, "drain_s": 0.1}],
     "router_blind": [{"for_s": 0.8}],
