@@ -14,6 +14,7 @@ from capplan.catalog import prices
 from capplan.display import Displayed, html_text
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
+from capplan.replica.assumptions import rests_on
 from capplan.results import pool_cost_usd_per_hour
 from capplan.scenario import Scenario
 from capplan.scenario.fields import walk
@@ -292,11 +293,9 @@ class _Study:
 
     def rests_on(self, assumed: Iterable[str]) -> Clause:
         """Return what was assumed, the sources of step times, and promises that are defaults."""
-        laws = [(p.name, getattr(p.batching, "step_time", None)) for p in self.scenario.pools]
-        sources = [f"`{name}` {law.kind if law else 'stated'}" for name, law in laws]
-        found = dict.fromkeys((*assumed, *self.sized.get("notes", ())))
-        notes = [f"step times: {listed(sources)}", *map(_sentence, found)]
-        return Clause(clause="Rests on", outcome=STATES, text=". ".join(notes))
+        found = dict.fromkeys((*rests_on(self.scenario), *assumed, *self.sized.get("notes", ())))
+        text = ". ".join(map(_sentence, found))
+        return Clause(clause="Rests on", outcome=STATES, text=text)
 
     def not_known(self, clauses: Iterable[Clause]) -> Clause:
         """Return which clauses are unknown, and what else no run decided."""

@@ -26,6 +26,8 @@ QUANTILE = 0.95
 REDUNDANCY = 1.2
 """Planned peak × this factor must fit the first guess of replicas, as in ``capplan size``: a habit
 of the trade without derivation, which is why the starter calls it a guess."""
+TOKEN_BUDGETS = (8192, 4096, 2048, 1024, 512)
+"""Token budgets of a step to choose from: powers of two, from vLLM's largest default down."""
 LENGTHS = ("prompt", "output")
 MINUTE_S = 60.0
 MOST_CLASSES = 4
@@ -295,8 +297,8 @@ def _peak_to_mean(arrival_s: Any, span_s: float) -> float:
 def _pool_lines(model: str, accelerator: str, *, most_tokens: int) -> list[str]:
     held = "{owner: platform team, length: derived, wait_limit_s: derived, retry_after_s: derived}"
     return [
-        "gateway:  # derived: `capplan budget` shows the number, which ends only what is lost",
-        f"  {{owner: platform team, concurrency: derived, queue: {held}}}",
+        f"gateway: {{owner: platform team, concurrency: derived, queue: {held}}}"
+        "  # derived: what `capplan budget` shows; it ends only what is lost",
         "pools:  # what serves",
         "  - name: llm",
         "    owner: platform team  # answers for its queues",
@@ -354,14 +356,23 @@ def _first_guess(text: str, peak_to_mean: float) -> tuple[int, str]:
 
 
 def _batch_lines(text: str) -> list[str]:
-    """Return the line that states the most sequences, where a promise allows fewer than usual."""
+    """Return the lines that state fewer sequences or tokens where a promise asks for them."""
     from capplan.budget import allocate
+    from capplan.scenario.files import with_values
 
+    lines = []
     study = _parsed(text)
-    most = allocate(study).settings.get("pools.llm.batching.max_num_seqs")
-    if most is None or most == getattr(study.pool().batching, "max_num_seqs", most):
-        return []
-    return [f"      max_num_seqs: {most}  # the most that keep TPOT: `capplan budget`"]
+    stated = study.pool().batching
+    for tokens in TOKEN_BUDGETS:
+        found = allocate(study)
+        if not any(reason.rule == "below_batch_window" for reason in found.findings):
+            break
+        study = with_values(study, {"pools.llm.batching.max_num_batched_tokens": tokens})
+        lines = [f"      max_num_batched_tokens: {tokens}  # a step of them leaves time for TTFT"]
+    most = found.settings.get("pools.llm.batching.max_num_seqs")
+    if most not in (None, getattr(stated, "max_num_seqs", None)):
+        lines.append(f"      max_num_seqs: {most}  # the most that keep TPOT: `capplan budget`")
+    return lines
 
 
 def _parsed(text: str) -> Scenario:

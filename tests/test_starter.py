@@ -49,8 +49,8 @@ def test_more_users_need_at_least_as_many_replicas():
 
 
 def test_a_large_model_is_spread_over_the_fewest_accelerators_that_hold_it():
-    pool = scenario(users=100, model="Llama-3.1-70B", accelerator="H100-SXM-80GB").pool()
-    assert pool.tensor_parallel == 2  # 141 GB of weights do not fit into one of 80 GB
+    pool = scenario(users=100, model="Llama-3.1-70B", accelerator="H200-SXM-141GB").pool()
+    assert pool.tensor_parallel == 2  # 141 GB of weights and their KV do not fit into one
 
 
 def test_a_recording_brings_its_own_classes_and_all_of_its_requests():

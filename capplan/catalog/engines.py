@@ -8,6 +8,8 @@ from capplan.catalog.accelerators import Accelerator
 
 GIB = 2**30
 LARGE_DEVICE_BYTES = 70 * GIB
+DEFAULTS_SOURCE = "defaults of vLLM 0.8 and later"
+"""Source: vLLM, ``vllm/engine/arg_utils.py``, 2026-11."""
 V1_SINCE = (0, 8)
 """Version of vLLM whose V1 engine, the default since, takes its batch limits by device."""
 

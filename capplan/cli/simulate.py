@@ -31,6 +31,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
     from capplan.grid import host_sharing
+    from capplan.replica.assumptions import rests_on
     from capplan.results import conservation_table, grouped, headline, scaling_table
     from capplan.results.breakers import breaker_table
     from capplan.simulation import simulate
@@ -41,6 +42,7 @@ def _run(args: argparse.Namespace) -> int:
     result = simulate(scenario, trace=trace, seed=args.seed)
     verdict = judge(result, scenario)
     run_id = inputs_of(result).run_id
+    assumed = [*trace.notes, *rests_on(scenario)]
     if args.out is not None:
         write_run(result, verdict, args.out)
     sharing = host_sharing(result) if scenario.hosts else None
@@ -54,7 +56,7 @@ def _run(args: argparse.Namespace) -> int:
             "shared_hosts": [] if sharing is None else sharing.table(),
             "windows": promise_windows(result).worst,
             "verdict": verdict,
-            "assumed": trace.notes,
+            "assumed": assumed,
         }
         print_json(plain(document))
     else:
@@ -64,6 +66,6 @@ def _run(args: argparse.Namespace) -> int:
         if sharing is not None:
             sys.stdout.write(f"shared hosts: {sharing.as_text()}\n")
         sys.stdout.write(f"verdict: {verdict.as_text()}\nwindows: {promise_windows(result)}\n")
-        print_assumed(trace.notes)
+        print_assumed(assumed)
         print_stored(args.out)
     return checked(verdict.outcome, check=args.check)

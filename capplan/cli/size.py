@@ -54,6 +54,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.decision import decide
     from capplan.encoding import plain
     from capplan.evidence import store
+    from capplan.replica.assumptions import rests_on
     from capplan.sizing import size
     from capplan.traffic.draw import draw
 
@@ -67,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
         n_max=args.most,
         jobs=args.jobs,
     )
-    assumed = [*traces[0].notes, *found.notes]
+    assumed = [*traces[0].notes, *found.notes, *rests_on(scenario)]
     document = plain({**found.to_json(), "assumed": assumed})
     decision = decide(scenario, document, assumed=assumed)
     document["decision"] = decision.to_json()

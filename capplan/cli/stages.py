@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
             sys.stdout.write(f"next change: {change}\n")
             print_frame(reason_table(found.candidate.reasons))
         sys.stdout.write(f"verdict: {found.verdict.as_text()}")
-        print_assumed(found.trace.notes)
+        print_assumed(found.assumed)
         print_stored(args.out)
     return checked(found.verdict.outcome, check=args.check)
 

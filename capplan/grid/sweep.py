@@ -20,6 +20,7 @@ from capplan.encoding import plain
 from capplan.evidence import Inputs, TraceIdentity
 from capplan.grid.result import SweepResult
 from capplan.progress import work
+from capplan.replica.assumptions import rests_on
 from capplan.results import by_bucket, headline
 from capplan.scenario import Scenario
 from capplan.scenario.fields import effects
@@ -134,7 +135,7 @@ def sweep(
         frame=_frame(vary, rows),
         by_class=_frame(vary, classes),
         by_bucket=_frame(vary, buckets),
-        assumed=tuple(dict.fromkeys(notes)),
+        assumed=tuple(dict.fromkeys([*notes, *rests_on(scenario)])),
     )
 
 

@@ -13,6 +13,7 @@ from capplan.decision import Clause, Decision, decide
 from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
+from capplan.replica.assumptions import rests_on
 from capplan.schema import DataError
 from capplan.sizing.table import DOES_NOT_APPLY, limit_table, row_outcome, unknown_rows
 from capplan.verdict import PRECEDENCE, Reason, reason_table, worst
@@ -219,6 +220,7 @@ def conclude(
     page: Page, result: RunResult, verdict: Verdict, *, notes: tuple[str, ...] = ()
 ) -> Conclusion:
     """Return the conclusion over what the pages left and a judged run of the scenario as it is."""
+    notes = (*notes, *rests_on(page.scenario))
     run = Part(part="promises", outcome=verdict.outcome, finding=verdict.summary())
     parts = (*_parts(page), run)
     defaults = sorted({rule_words(reason.rule) for reason in verdict.defaults})

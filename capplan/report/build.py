@@ -16,6 +16,7 @@ from capplan.evidence.folders import part_folder, swap_in, write_file
 from capplan.evidence.manifest import file_hash, file_hashes
 from capplan.evidence.store import MANIFEST
 from capplan.pages.conclusion import Conclusion, read_conclusion
+from capplan.replica.assumptions import rests_on
 from capplan.report.notebook import NotebookError, chosen, execute_all
 from capplan.report.pages import page_of, write_page
 from capplan.report.summary import INDEX, report_title, write_summary
@@ -120,7 +121,8 @@ def _fill(
     pages = [page_of(notebook) for notebook in done]
     for notebook in done:
         write_page(notebook, pages, part, report_title=report_title(inputs))
-    conclusion = read_conclusion(run, assumed=() if inputs.trace is None else inputs.trace.notes)
+    notes = () if inputs.trace is None else inputs.trace.notes
+    conclusion = read_conclusion(run, assumed=(*notes, *rests_on(inputs.scenario)))
     wall_s = time.perf_counter() - start
     summary = {"assumed": conclusion.assumptions}
     record = seal(inputs, run, conclusion.verdict, summary=summary, wall_s=wall_s)

@@ -125,7 +125,8 @@ class ContinuousBatching(Part):
     """Iteration-level batching with paged KV, as in vLLM V1 (field names are its flags').
 
     ``max_num_batched_tokens`` is the token budget of a step, ``max_num_seqs`` the most sequences
-    at once. ``kv_blocks`` None derives the number from the accelerator's memory.
+    at once; without them a pool takes those of its accelerator (``Pool.assumed_settings``).
+    ``kv_blocks`` None derives the number from the accelerator's memory.
     """
 
     too_long: ClassVar = Ending("max_model_len", 400, final=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
+from capplan.catalog.accelerators import accelerator
+from capplan.catalog.engines import vllm_batch_defaults
 from capplan.catalog.models import Dtype
 from capplan.scenario.autoscaling import Autoscaler, Lifecycle, Standby
 from capplan.scenario.batching import Batching, ContinuousBatching
@@ -28,6 +30,10 @@ from capplan.scenario.part import (
     together,
 )
 from capplan.scenario.step_times import StepTime
+from capplan.schema import DataError
+
+BATCH_LIMITS = {"max_num_seqs", "max_num_batched_tokens"}
+"""Settings of an engine whose defaults depend on the device."""
 
 
 class ResidentModel(Part):
@@ -125,6 +131,35 @@ class Pool(Part):
     """What changes the number of replicas in a run; None = it is constant."""
     resource_pool: Annotated[Name, Refers("resource_pools")] | None = None
     """Accelerators shared with other pools; None = no limit."""
+
+    @model_validator(mode="after")
+    def _take_device_defaults(self) -> Self:
+        """Give the batching :attr:`assumed_settings`, without counting them as stated."""
+        if assumed := self.assumed_settings:
+            batching = self.batching.model_copy()
+            batching.__dict__.update(assumed)
+            self.__dict__["batching"] = batching
+        return self
+
+    @property
+    def assumed_settings(self) -> dict[str, int]:
+        """Return the batch limits that an engine takes on the pool's accelerator, if not stated.
+
+        They are those of a vLLM server; ``max_num_seqs`` is at most ``max_num_batched_tokens``.
+        Empty for other batching and without an accelerator of the catalogue.
+        """
+        batching = self.batching
+        if not isinstance(batching, ContinuousBatching) or self.accelerator is None:
+            return {}
+        missing = BATCH_LIMITS - batching.model_fields_set
+        try:
+            device = accelerator(self.accelerator) if missing else None
+        except DataError:  # what needs the accelerator refuses the name
+            return {}
+        found = vllm_batch_defaults(device) | batching.model_dump(include=BATCH_LIMITS - missing)
+        if "max_num_seqs" in missing:
+            found["max_num_seqs"] = min(found.values())
+        return {name: found[name] for name in sorted(missing)}
 
     def _broken(self) -> Iterator[str]:
         yield from together(self._model_clashes())

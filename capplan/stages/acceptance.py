@@ -14,6 +14,7 @@ from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.evidence import Inputs, RunRecord, TraceIdentity, store, write_run
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
+from capplan.replica.assumptions import rests_on
 from capplan.results.conservation import KEYS
 from capplan.scenario.shapes import Replay
 from capplan.stages.metrics import levels, trends_of
@@ -99,12 +100,17 @@ class Acceptance(Findings, Displayed):
             "next": None if self.candidate is None else self.candidate.to_json(),
             "not_applicable": not_applicable(self),
             "verdict": self.verdict.to_json(),
-            "assumed": list(self.trace.notes),
+            "assumed": self.assumed,
         }
 
     def _trends(self) -> list[dict[str, Any]]:
         soak = self.stage("soak")
         return [] if soak is None else [trend.to_json() for trend in trends_of(soak)]
+
+    @property
+    def assumed(self) -> list[str]:
+        """Return what was assumed, cut, dropped or filled, and how far step times can be off."""
+        return [*self.trace.notes, *rests_on(self.scenario)]
 
     def summary(self) -> str:
         """Return where it first degrades, where the knee is, and whether it comes back."""

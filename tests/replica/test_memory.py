@@ -41,9 +41,8 @@ def pool(model_name="Llama-3.1-8B", accelerator="H100", tensor_parallel=1, **bat
 def test_blocks_are_within_half_a_percent_of_what_vllm_logged(
     name, accelerator, max_num_seqs, blocks
 ):
-    assert kv_blocks(pool(name, accelerator, max_num_seqs=max_num_seqs)) == pytest.approx(
-        blocks, rel=0.005
-    )
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 2048}
+    assert kv_blocks(pool(name, accelerator, **limits)) == pytest.approx(blocks, rel=0.005)
 
 
 def test_blocks_agree_with_every_measured_server_whose_settings_are_known(shared_data):
@@ -159,7 +158,7 @@ def test_window_layers_count_with_their_window_where_the_engine_keeps_no_more():
 
 
 def test_a_model_that_does_not_fit_says_by_how_much():
-    with pytest.raises(DataError, match=r"pool llm: model: .*61\.\d GiB short of one KV block"):
+    with pytest.raises(DataError, match=r"pool llm: model: .*64\.\d GiB short of one KV block"):
         kv_blocks(pool("Llama-3.1-70B"))
     assert memory_use(pool("Llama-3.1-70B")).kv_bytes < 0
     assert kv_blocks(pool("Llama-3.1-70B", tensor_parallel=4)) > 1000

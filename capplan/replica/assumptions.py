@@ -1,0 +1,109 @@
+"""What an answer rests on beside its inputs: the error of step times, an engine's own defaults."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from capplan.bundled import data_path
+from capplan.catalog import BYTES
+from capplan.catalog.engines import DEFAULTS_SOURCE
+from capplan.formatting import format_value, listed
+from capplan.replica.memory import model_of
+from capplan.scenario import Scenario
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import CalibratedStep, LinearStep, StepTime
+
+FIGURES: Mapping[tuple[str, str], str] = {
+    ("e2e_s", "mean"): "mean E2E",
+    ("tpot_s", "mean"): "mean TPOT",
+    ("ttft_s", "p50"): "median TTFT",
+}
+"""The frozen errors that are quoted, by metric and figure."""
+COMPARED_ON = ("h100", "rtx4090")
+"""Accelerators of the measured runs. Source: ``data/validation/README.md``: vLLM with Llama-2-7B on
+one H100 and with Llama-3.1-8B on one RTX 4090, 16 bits."""
+SIXTEEN_BITS = 2.0
+EXPERTS_APART = (-0.10, 0.98)
+"""Range of measured kernels (``silicon``) over the roofline, minus 1, in prefills of 512 to 8,192
+tokens of Mixtral-8x7B, Qwen3-30B-A3B, Qwen3-235B-A22B and DeepSeek-V3 (the most) on 1 to 8 H100 or
+H200. Source: both laws, aiconfigurator-core 0.12; ``tests/replica/test_assumptions.py``."""
+
+
+def rests_on(scenario: Scenario) -> list[str]:
+    """Return a sentence on each pool's step times and their known error, and on engine defaults.
+
+    >>> from capplan.scenario.files import load_scenario
+    >>> rests_on(load_scenario("benchmark"))[0]
+    'Step times of `llm` are linear, as stated: not compared with a server.'
+    """
+    return [sentence for pool in scenario.pools for sentence in _of_pool(pool)]
+
+
+def _of_pool(pool: Pool) -> Iterator[str]:
+    batching, name = pool.batching, f"`{pool.name}`"
+    law: StepTime | None = getattr(batching, "step_time", None)
+    if law is None:
+        yield f"Service times of {name} are as stated: not compared with a server."
+        return
+    if isinstance(law, LinearStep):
+        yield f"Step times of {name} are linear, as stated: not compared with a server."
+    else:
+        yield f"Step times of {name} are {_source(law)}: {_error(pool, law)}."
+    if isinstance(batching, ContinuousBatching) and (assumed := pool.assumed_settings):
+        taken = listed([f"{field} {value:,}" for field, value in assumed.items()])
+        source = f"{DEFAULTS_SOURCE}, {pool.accelerator}"
+        yield f"Engine settings of {name} not stated: {taken} ({source})."
+
+
+def _source(law: StepTime) -> str:
+    return f"calibrated over {law.base.kind}" if isinstance(law, CalibratedStep) else law.kind
+
+
+def _error(pool: Pool, law: StepTime) -> str:
+    """Return how far predictions from a source are from servers of the pool's kind."""
+    errors = _frozen_errors()[law.kind]
+    quoted = [f"{words} {format_value(errors[key], '_fraction')}" for key, words in FIGURES.items()]
+    within = f"within {listed(quoted)} (data/validation)"
+    if isinstance(law, CalibratedStep):
+        return (
+            f"fitted to a measured run; on other loads of the same server such a fit was {within}"
+        )
+    unlike = _unlike(pool)
+    if not unlike:
+        return f"on five measured runs {within}"
+    return f"not compared with a server of this kind ({'; '.join(unlike)})"
+
+
+def _unlike(pool: Pool) -> list[str]:
+    """Return in what a pool differs from the servers that predictions were compared with."""
+    if pool.models:
+        return ["several models"]
+    model, device = model_of(pool), pool.accelerator or ""
+    low, high = (f"{100 * abs(share):.0f} %" for share in EXPERTS_APART)
+    found = {
+        f"a model of experts: prefills by measured kernels are {low} shorter to {high} longer than "
+        "the roofline's": model.num_experts,
+        "weights below 16 bits": BYTES[pool.weight_dtype or model.served_dtype] < SIXTEEN_BITS,
+        f"{pool.accelerators_per_replica} accelerators a replica": (
+            pool.accelerators_per_replica > 1
+        ),
+        device or "no accelerator": not any(
+            name in device.lower().replace("-", "").replace(" ", "") for name in COMPARED_ON
+        ),
+    }
+    return [words for words, differs in found.items() if differs]
+
+
+@cache
+def _frozen_errors() -> Mapping[str, Mapping[tuple[str, str], float]]:
+    """Return the largest error over the measured runs, by source of step times and figure."""
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    with data_path("validation", "errors.csv").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            key, own = (row["metric"], row["figure"]), found.setdefault(row["step_times"], {})
+            if key in FIGURES:
+                own[key] = max(own.get(key, 0.0), abs(float(row["error_fraction"])))
+    return found

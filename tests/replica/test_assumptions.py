@@ -1,0 +1,128 @@
+"""What every answer rests on: the error of its step times, and settings that no one stated."""
+
+import json
+
+import pytest
+
+from capplan.catalog.engines import DEFAULTS_SOURCE
+from capplan.cli import main
+from capplan.replica.assumptions import EXPERTS_APART, rests_on
+from capplan.replica.step_time import step_time
+from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.files import load_scenario, validate, with_values
+from capplan.scenario.pools import Pool
+from capplan.scenario.step_times import RooflineStep, SiliconStep
+
+
+def service(accelerator="H100-SXM-80GB", model="Llama-3.1-8B", batching=None, **pool):
+    own = {"kind": "continuous", "max_model_len": 8192, **(batching or {})}
+    return validate(
+        {
+            "name": "x",
+            "classes": [{"name": "c", "promises": {"deadline_s": 60.0}}],
+            "traffic": {"shape": {"kind": "steady", "rate_rps": 1.0}, "duration_s": 60.0},
+            "pools": [
+                {"name": "llm", "model": model, "accelerator": accelerator, "batching": own, **pool}
+            ],
+        },
+        where="x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "sequences", "tokens"),
+    [
+        ("H100-SXM-80GB", 1024, 8192),
+        ("H200-SXM-141GB", 1024, 8192),
+        ("A100-SXM-80GB", 256, 2048),
+        ("L40S", 256, 2048),
+    ],
+)
+def test_a_pool_takes_the_batch_limits_of_an_engine_on_its_accelerator(
+    accelerator, sequences, tokens
+):
+    study = service(accelerator)
+    found = study.pool().batching
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == (sequences, tokens)
+    assert not {"max_num_seqs", "max_num_batched_tokens"} & found.model_fields_set
+    [note] = [s for s in rests_on(study) if DEFAULTS_SOURCE in s]
+    assert f"max_num_seqs {sequences:,}" in note
+    assert f"max_num_batched_tokens {tokens:,}" in note
+
+
+def test_a_limit_that_is_stated_stays_and_bounds_the_other():
+    stated = service(batching={"max_num_batched_tokens": 512})
+    assert stated.pool().batching.max_num_batched_tokens == 512
+    assert stated.pool().assumed_settings == {"max_num_seqs": 512}
+    both = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    assert service(batching=both).pool().assumed_settings == {}
+    assert not any(DEFAULTS_SOURCE in s for s in rests_on(service(batching=both)))
+
+
+def test_another_accelerator_brings_its_own_limits():
+    moved = with_values(service(), {"pools.llm.accelerator": "A100-SXM-80GB"})
+    assert moved.pool().batching.max_num_seqs == 256
+    nowhere = service(accelerator=None, batching={"kv_blocks": 1000})
+    assert nowhere.pool().assumed_settings == {}
+
+
+COMPARED = "data/validation"
+
+
+def test_an_error_is_quoted_for_servers_of_the_measured_kind_alone():
+    [near, *_] = rests_on(service())
+    assert COMPARED in near
+    for pool, why in (
+        ({"accelerator": "A100-SXM-80GB"}, "A100"),
+        ({"tensor_parallel": 2}, "2 accelerators"),
+        ({"weight_dtype": "fp8"}, "below 16 bits"),
+        ({"model": "Mixtral-8x7B-v0.1", "tensor_parallel": 4}, "experts"),
+    ):
+        [far, *_] = rests_on(service(**pool))
+        assert COMPARED not in far
+        assert "not compared" in far
+        assert why in far
+
+
+def test_stated_times_are_not_compared_and_a_calibration_quotes_its_own_kind():
+    linear = load_scenario("benchmark")
+    assert ["not compared" in s for s in rests_on(linear)] == [True]
+    fitted = service(batching={"step_time": {"kind": "calibrated", "prefill_scale": 1.1}})
+    assert "calibrated over roofline" in rests_on(fitted)[0]
+
+
+@pytest.mark.parametrize("command", ["simulate", "size", "stages", "sweep"])
+def test_each_answer_states_the_error_of_its_step_times(command, tmp_path, capsys):
+    more = {
+        "size": ["--lose", "0", "--most", "1"],
+        "stages": ["--set", "stages.run=[baseline]", "--out", str(tmp_path / "s")],
+        "sweep": ["--vary", "gateway.overhead_s=0.0,0.1", "--out", str(tmp_path / "v")],
+    }.get(command, [])
+    assert main([command, "benchmark", "--set", "requests=60", *more, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(rests_on(load_scenario("benchmark"))) <= set(document["assumed"])
+
+
+def test_kernels_and_roofline_differ_by_as_much_as_is_stated_for_models_of_experts():
+    pytest.importorskip("aiconfigurator_core")
+    found = []
+    for model, count, dtype, accelerator in (
+        ("Mixtral-8x7B-v0.1", 2, None, "H100-SXM-80GB"),
+        ("Qwen3-30B-A3B", 1, None, "H100-SXM-80GB"),
+        ("Qwen3-235B-A22B", 8, None, "H100-SXM-80GB"),
+        ("DeepSeek-V3", 8, "fp8", "H200-SXM-141GB"),
+    ):
+        laws = [
+            step_time(
+                Pool(
+                    name="x", model=model, accelerator=accelerator, tensor_parallel=count,
+                    weight_dtype=dtype, batching=ContinuousBatching(step_time=law),
+                )
+            )
+            for law in (RooflineStep(), SiliconStep())
+        ]  # fmt: skip
+        for tokens in (512, 2048, 8192):
+            roofline, kernels = (law.seconds(tokens, tokens**2 / 2, 0, 0) for law in laws)
+            found.append(kernels / roofline - 1)
+    assert min(found) == pytest.approx(EXPERTS_APART[0], abs=0.02)
+    assert max(found) == pytest.approx(EXPERTS_APART[1], abs=0.02)
