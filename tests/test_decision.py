@@ -115,6 +115,10 @@ def test_what_was_run_with_other_replicas_is_unknown_for_the_decision():
     assert found.clauses[0].clause == "Run"  # the scenario's own do not suffice
     assert clause(found, "Burst").outcome == "unknown"
     assert "14" not in clause(found, "First to break").text  # of one replica
+    blocked = loaded(reasons=[reason("double_queue", "blocked")])
+    found = cp.decide(own, short, blocked)
+    assert found.outcome == "blocked"  # as the whole study is
+    assert "own 1" in clause(found, "Load stages").clause
     assert {"Burst", "First to break beyond"} <= set(
         clause(found, "Not known").text.replace(" and ", ", ").split(", ")
     )
@@ -131,6 +135,17 @@ def test_a_ramp_alone_says_how_far_it_holds_and_the_rest_is_unknown():
     assert found.outcome == "unknown"
     assert clause(found, "Every promise").outcome == "pass"
     assert {clause(found, name).outcome for name in ("Run", "With", "Burst")} == {"unknown"}
+
+
+def test_a_row_that_does_not_apply_and_defaults_are_not_stated_as_limits():
+    none = row("burst protection", "does not apply", load=None)
+    found = cp.decide(SCENARIO, sized(rows=[none]), loaded())
+    assert (clause(found, "Burst").outcome, found.outcome) == ("states", "pass")
+    assert clause(found, "Burst").text == "burst protection evidence"
+    elastic = cp.load_scenario("protected-chat", values={"traffic.duration_s": 60.0})
+    settings = cp.decide(elastic, None).settings
+    assert any("autoscaler.max_replicas" in path for path in settings)
+    assert not any("behavior" in path or "step_time" in path for path in settings)
 
 
 def test_no_number_that_holds_is_no_number():

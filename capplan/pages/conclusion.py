@@ -231,7 +231,12 @@ def conclude(
         page.find("stages/summary.json"),
         assumed=notes,
         more=[
-            Clause(clause=p.part, outcome=p.outcome, text=p.finding, evidence=p.artefact)
+            Clause(
+                clause=p.part.capitalize(),
+                outcome=p.outcome,
+                text=p.finding.removeprefix(f"{p.outcome}: ").removesuffix("."),
+                evidence=p.artefact,
+            )
             for p in parts
             if p.outcome not in ("pass", DESCRIPTION) and p.part not in DECIDED
         ],
@@ -310,11 +315,16 @@ def _load(left: Any) -> tuple[str, str]:
     steps = [stage["load_rps"] for stage in left["stages"] if stage["kind"] == "ramp"]
     finding = f"no promise broken up to {format_value(max(steps, default=None), '_rps')}"
     if first is not None:
+        low = first["interval"][0]
+        sure = "no load surely keeps all" if low is None else "surely none up to "
         finding = (
             f"first broken: {first['request_class']}, {rule_words(first['promise'])}, "
             f"{in_layer(first['layer'])}, at {format_value(first['load_rps'], '_rps')}; "
-            f"surely none up to {format_value(first['interval'][0], '_rps')}"
+            f"{sure}{'' if low is None else format_value(low, '_rps')}"
         )
+    if left["verdict"]["outcome"] == "blocked":
+        why = left["verdict"]["summary"].removeprefix("blocked: ").removesuffix(".")
+        finding = f"{why}; {finding}"
     acted = [p["boundary"] for p in left["protective_actions"] if p["acted"]]
     own = [name for name in acted if not name.startswith("classes.")]  # not a caller's deadline
     return left["verdict"]["outcome"], f"{finding}. Limits that acted: {listed(own)}"

@@ -1,112 +1,34 @@
-"""The decision of a study: what to run, how far it holds, what breaks first, what it rests on."""
+"""From the documents of a sizing and a load acceptance to the clauses of a decision."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
-
 from capplan.budget import resolved
-from capplan.catalog import prices
-from capplan.display import Displayed, html_text
+from capplan.decision.clauses import STATES, Clause, Decision
+from capplan.decision.settings import pool_words, price_words, setting_words, settings
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, rule_words
 from capplan.replica.assumptions import rests_on
 from capplan.results import pool_cost_usd_per_hour
 from capplan.scenario import Scenario
-from capplan.scenario.fields import walk
 from capplan.scenario.files import with_values
-from capplan.scenario.part import Part
 from capplan.scenario.pools import Pool
 from capplan.sizing.own import OWN
 from capplan.sizing.table import ROWS, row_outcome
-from capplan.verdict import PRECEDENCE, Outcome, worst
+from capplan.verdict import PRECEDENCE, worst
 
-STATES = "states"
-"""Outcome of a clause that states something and promises nothing."""
 HOURS_A_MONTH = 730.0
 """365 days of 24 hours, divided by 12."""
-FIRST = ("fail", "blocked")
-"""Outcomes of the clauses that come before all others."""
-ALWAYS = ("replicas", "max_num_seqs", "max_num_batched_tokens", "max_batch_size")
-"""Settings that are stated even at their default."""
-NO_SETTING = ("name", "owner", "model", "accelerator", "price_usd_per_accelerator_hour", "kind",
-              "cold_start_s", "overhead_s", "bytes")  # fmt: skip
-"""Fields of gateway and pools that stand elsewhere in the decision, or measure it."""
-MEASURED = ("step_time", "service", "lifecycle", "model_load", "step_factors")
-"""Parts of pools that describe them, and set nothing."""
 COVERED = (OWN, "failure_margin", "planned_load", *(row.replace(" ", "_") for row in ROWS))
 """Rules of the verdicts of sizing and load stages that a clause of its own is about."""
 HOLDS = "Every promise holds up to"
 FIRST_BREAK = "First to break beyond"
 CALLERS = "classes."
 """What the fields of the callers' own limits begin with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clause:
-    """One clause: what it is about, its outcome, the sentence, and the run that shows it."""
-
-    clause: str
-    outcome: str
-    """Of a verdict, or ``states``."""
-    text: str
-    evidence: str = ""
-
-    def line(self) -> str:
-        """Return the clause as a line of Markdown."""
-        mark = "" if self.outcome in (STATES, "pass") else f" **{self.outcome}**:"
-        run = f" [{self.evidence}]" if self.evidence else ""
-        return f"**{self.clause}:**{mark} {self.text}.{run}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Displayed):
-    """The clauses of a decision, all about one configuration; those that fail come first."""
-
-    replicas: int | None
-    """Of the sized pool; None if no number is shown to hold."""
-    clauses: tuple[Clause, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Gateway and pools as they are to be set, by dotted path."""
-
-    def __post_init__(self) -> None:
-        ordered = sorted(self.clauses, key=lambda one: one.outcome not in FIRST)
-        object.__setattr__(self, "clauses", tuple(ordered))
-
-    @property
-    def outcome(self) -> Outcome:
-        """Return the worst outcome of the clauses."""
-        return worst(one.outcome for one in self.clauses)
-
-    def summary(self) -> str:
-        """Return the decision as Markdown, a paragraph a clause."""
-        return "\n\n".join([f"**Decision: {self.outcome}**", *(c.line() for c in self.clauses)])
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per clause: clause, outcome, text, evidence."""
-        return pd.DataFrame(plain(self.clauses), columns=list(Clause.__slots__))
-
-    def as_text(self) -> str:
-        """Return the decision as plain text, a line a clause."""
-        return str(self).replace("\n\n", "\n") + "\n"
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<p>{html_text(part)}</p>" for part in self.summary().split("\n\n"))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return ``{"outcome", "replicas", "clauses": […], "settings": {…}}``, plain values."""
-        parts = {name: plain(getattr(self, name)) for name in self.__slots__}
-        return {"outcome": self.outcome, **parts}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Decision:
-        """Return the decision of a document that :meth:`to_json` wrote."""
-        clauses = tuple(Clause(**one) for one in data["clauses"])
-        return cls(replicas=data["replicas"], clauses=clauses, settings=data["settings"])
 
 
 def decide(
@@ -131,13 +53,13 @@ def decide(
     assumed
         Sentences on what was assumed, cut, dropped or filled.
     more
-        Further clauses, of other parts of the study.
+        Further clauses, of other parts of the study, about the scenario as it is.
     """
     study = _Study(scenario=scenario, sized=plain(sized or {}), loaded=plain(loaded or {}))
-    clauses = [*study.clauses(), *more]
+    clauses = [*study.clauses(), *(replace(c, clause=study.as_is(c.clause)) for c in more)]
     clauses += [study.rests_on(assumed), study.not_known(clauses)]
     return Decision(
-        replicas=study.replicas, clauses=tuple(clauses), settings=_settings(study.configured)
+        replicas=study.replicas, clauses=tuple(clauses), settings=settings(study.configured)
     )
 
 
@@ -177,9 +99,17 @@ class _Study:
         yield self._first_to_break()
         yield self._with_lost()
         yield self._limit("burst protection", "Burst")
-        yield Clause(clause="Set", outcome=STATES, text=_setting_words(_settings(self.configured)))
-        for name, found in (("sizing", self.sized), ("load stages", self.ramp)):
-            yield from self._others(f"Also found by the {name}", found)
+        yield Clause(clause="Set", outcome=STATES, text=setting_words(settings(self.configured)))
+        yield from self._others("Also found by the sizing", self.sized)
+        if self.ramp:
+            yield from self._others("Also found by the load stages", self.ramp)
+        else:
+            yield from self._others(self.as_is("Load stages"), self.loaded, covered=())
+
+    def as_is(self, name: str) -> str:
+        """Return the name of a clause about the scenario's own replicas, where these do not do."""
+        own = self.pool.replicas
+        return name if self.replicas == own else f"{name}, with the scenario's own {own}"
 
     def _run(self) -> Clause:
         pools = self.configured.pools
@@ -193,8 +123,8 @@ class _Study:
                 for reason in self._reasons(self.sized)
                 if reason["rule"] in (OWN, "failure_margin")
             ),
-            text=f"{listed(map(_pool_words, pools))}; {month} "
-            f"({'; '.join(map(_price_words, pools))}). {_sentence(answer)}",
+            text=f"{listed(map(pool_words, pools))}; {month} "
+            f"({'; '.join(map(price_words, pools))}). {_sentence(answer)}",
             evidence=self.sized.get("run_id", ""),
         )
 
@@ -260,17 +190,15 @@ class _Study:
         shed = listed(lost.get("shed", ()), none="no class")
         return replace(found, text=f"{found.text}; recovery: {after}, shed: {shed}")
 
-    def _others(self, name: str, found: Mapping[str, Any]) -> Iterator[Clause]:
-        """Yield what the verdict finds beside what the other clauses are about, in one clause."""
-        open_ones = [
-            reason
-            for reason in self._reasons(found)
-            if reason["outcome"] != "pass" and reason["rule"] not in COVERED
-        ]
-        if open_ones:
-            outcome = worst(reason["outcome"] for reason in open_ones)
+    def _others(
+        self, name: str, found: Mapping[str, Any], covered: Sequence[str] = COVERED
+    ) -> Iterator[Clause]:
+        """Yield the worst that a verdict finds beside what other clauses are about, in one."""
+        left = [r for r in self._reasons(found) if r["rule"] not in covered]
+        outcome = worst(reason["outcome"] for reason in left)
+        if left and outcome != "pass":
+            text = "; ".join(_reason_words(r) for r in left if r["outcome"] == outcome)
             run_id = found.get("run_id", "")
-            text = "; ".join(map(_reason_words, open_ones))
             yield Clause(clause=name, outcome=outcome, text=text, evidence=run_id)
 
     def _limit(self, row: str, name: str) -> Clause:
@@ -283,13 +211,12 @@ class _Study:
         if count not in (None, self.replicas):
             text = f"judged with {counted(count, 'replica')}, not with {self.replicas}"
             return Clause(clause=name, outcome="unknown", text=text)
+        run_id = self.sized.get("run_id", "")
+        if outcome not in PRECEDENCE:
+            return Clause(clause=name, outcome=STATES, text=found["evidence"], evidence=run_id)
         load = format_value(found.get("judged_rps"), "_rps")
-        return Clause(
-            clause=name,
-            outcome=outcome if outcome in PRECEDENCE else STATES,
-            text=f"{load} of {found.get('class_group', self.pool.name)} ({found['evidence']})",
-            evidence=self.sized.get("run_id", ""),
-        )
+        text = f"{load} of {found.get('class_group', self.pool.name)} ({found['evidence']})"
+        return Clause(clause=name, outcome=outcome, text=text, evidence=run_id)
 
     def rests_on(self, assumed: Iterable[str]) -> Clause:
         """Return what was assumed, the sources of step times, and promises that are defaults."""
@@ -307,69 +234,9 @@ class _Study:
         return list(found.get("verdict", {}).get("reasons", ()))
 
 
-def _pool_words(pool: Pool) -> str:
-    """Return a pool's replicas, models and accelerators in words.
-
-    >>> from capplan.scenario.files import load_scenario
-    >>> _pool_words(load_scenario("chat-service").pool("llm"))
-    '3 replicas of meta-llama/Llama-3.1-8B (`llm`) on 3 × A100-SXM-80GB'
-    """
-    model = listed(name for name in pool.model_names if name != "unnamed")
-    what = f"`{pool.name}`" if model == "none" else f"{model} (`{pool.name}`)"
-    warm = "" if pool.standby is None else f", {pool.standby.replicas} more on standby,"
-    kind = pool.accelerator or "unnamed accelerator"
-    number = f"{pool.accelerators_at_start:,} × {kind}"
-    return f"{counted(pool.replicas, 'replica')} of {what}{warm} on {number}"
-
-
-def _price_words(pool: Pool) -> str:
-    """Return a pool's price and where it comes from."""
-    if (stated := pool.price_usd_per_accelerator_hour) is not None:
-        price = format_value(stated, "_usd_per_hour")
-        return f"`{pool.name}` at {price} an accelerator, as the scenario states, undated"
-    known = () if pool.accelerator is None else prices(pool.accelerator)
-    if not known:
-        return f"`{pool.name}`: price unknown"
-    price = format_value(known[0].usd_per_hour, "_usd_per_hour")
-    return f"`{pool.name}` at {price} an accelerator, {known[0].kind} price of {known[0].date}"
-
-
-def _settings(scenario: Scenario) -> dict[str, Any]:
-    """Return the settings of gateway and pools that are not the default, by dotted path."""
-    found = {}
-    for path, declared, value in walk(scenario):
-        name = path.rpartition(".")[2]
-        is_part = isinstance(value, Part) or (
-            isinstance(value, tuple) and any(isinstance(one, Part) for one in value)
-        )
-        if not path.startswith(("gateway.", "pools.")) or name in NO_SETTING or is_part:
-            continue
-        if set(path.split(".")) & set(MEASURED):
-            continue
-        if name in ALWAYS or value != declared.get_default(call_default_factory=True):
-            found[path] = plain(value)
-    return found
-
-
-def _setting_words(settings: Mapping[str, Any]) -> str:
-    """Return settings as they are written, gateway and pools apart.
-
-    >>> _setting_words({"gateway.overhead_s": 0.0125, "pools.a.replicas": 3, "pools.a.x.y": "z"})
-    'gateway: overhead_s 0.0125; `a`: replicas 3, x.y z'
-    """
-    parts: dict[str, list[str]] = {}
-    for path, value in settings.items():
-        place, _, name = path.partition(".")
-        if place == "pools":
-            place, _, name = name.partition(".")
-            place = f"`{place}`"
-        parts.setdefault(place, []).append(f"{name} {value}")
-    return "; ".join(f"{place}: {', '.join(each)}" for place, each in parts.items())
-
-
 def _reason_words(reason: Mapping[str, Any]) -> str:
     front = f"{reason['request_class']}: " if reason.get("request_class") else ""
-    return f"{front}{rule_words(reason['rule'])}, {reason['outcome']}: {reason['evidence']}"
+    return f"{front}{rule_words(reason['rule'])}: {reason['evidence']}"
 
 
 def _sentence(text: str) -> str:
