@@ -39,6 +39,23 @@ def held_values(
     return np.concatenate(values), np.concatenate(spans)
 
 
+def over_time(values: Floats, spans: Floats) -> dict[str, float]:
+    """Return mean, 95th percentile (by time) and maximum of held values; NaN where none is known.
+
+    >>> over_time(np.array([3.0, 1.0, np.nan]), np.array([1.0, 3.0, 9.0]))
+    {'mean': 1.5, 'p95': 3.0, 'max': 3.0}
+    """
+    known = (spans > 0) & ~np.isnan(values)
+    if not known.any():
+        return dict.fromkeys(("mean", "p95", "max"), math.nan)
+    values, spans = values[known], spans[known]
+    order = np.argsort(values, kind="stable")
+    share = np.cumsum(spans[order]) / spans.sum()
+    p95 = float(values[order][np.searchsorted(share, 0.95 - 1e-12)])
+    mean = float(values @ spans / spans.sum())
+    return {"mean": mean, "p95": p95, "max": float(values.max())}
+
+
 def time_average(result: RunResult, metric: str, *, replicas: Iterable[str] | None = None) -> float:
     """Return the time average of a metric after the warm-up, over all that report it.
 
@@ -51,14 +68,7 @@ def time_average(result: RunResult, metric: str, *, replicas: Iterable[str] | No
 
 def time_summary(result: RunResult, metric: str) -> dict[str, float]:
     """Return mean, 95th percentile (by time) and maximum of a metric after the warm-up."""
-    values, spans = _judged(result, metric)
-    if not spans.sum() > 0:
-        return {"mean": math.nan, "p95": math.nan, "max": math.nan}
-    order = np.argsort(values, kind="stable")
-    share = np.cumsum(spans[order]) / spans.sum()
-    p95 = float(values[order][np.searchsorted(share, 0.95 - 1e-12)])
-    mean = float(values @ spans / spans.sum())
-    return {"mean": mean, "p95": p95, "max": float(values.max())}
+    return over_time(*_judged(result, metric))
 
 
 def _judged(

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from capplan.budget import allocate
-from capplan.formatting import counted
+from capplan.formatting import counted, rule_words
 from capplan.replica.step_time import step_time
 from capplan.results.cost import served_by
 from capplan.results.timelines import held_values
@@ -24,11 +23,13 @@ from capplan.scenario.batching import ContinuousBatching, DynamicBatching
 from capplan.scenario.files import with_values
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
+from capplan.stages.pool_levels import p95_of
 from capplan.stages.scaling import planned_supply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capplan.budget.results import ClassBudget
     from capplan.scenario import Scenario
     from capplan.scenario.gateway import Gateway
     from capplan.stages.degradation import Blame
@@ -68,12 +69,16 @@ def crossed_limit(stage: Stage, request_class: str, found: Blame) -> CrossedLimi
     """
     scenario = stage.scenario
     pool = scenario.pool_of(request_class)
-    settings = allocate(scenario).settings
+    budget = allocate(scenario)
+    own = next(c for c in budget.classes if c.request_class == request_class)
+    settings = budget.settings
     controls = (
         _declared(scenario, found, settings),
         _network(scenario) if found.layer == "network" else None,
         _of_gateway(stage, scenario.gateway) if found.layer == "gateway" else None,
+        _alone(stage, pool, own, found),
         _smaller_batch(stage, pool, settings) if found.promise == "tpot_s" else None,
+        _fewer_prompts(pool, own, found),
         _held_back(stage, pool, found) if found.promise != "tpot_s" else None,
         _admission(pool, found, settings),
         _planned(scenario, pool, capacity := _capacity(stage, pool, found)),
@@ -128,6 +133,37 @@ def _all_work(stage: Stage, workers: int) -> bool:
     return bool(known.any() and worked_s >= FULL * workers * span_s)
 
 
+def _alone(stage: Stage, pool: Pool, own: ClassBudget, found: Blame) -> CrossedLimit | None:
+    """Return the parallelism of a replica if a request that nothing delays breaks the promise."""
+    before_s = own.network_s + own.gateway_s
+    takes_s = {"ttft_s": before_s + own.prefill_s, "e2e_s": own.attempt_s}
+    takes_s["deadline_s"] = own.attempt_s
+    promises = stage.scenario.request_class(own.request_class).promises
+    promised_s = getattr(promises, found.promise, None)
+    late = found.promise in takes_s and promised_s and takes_s[found.promise] > promised_s
+    if not late and not (found.promise == "tpot_s" and not _in_time(stage, pool, 1)):
+        return None
+    why = f"alone, a request breaks the {rule_words(found.promise)} promise: parallelism makes its "
+    why += "steps shorter, replicas do not"
+    field, value = f"pools.{pool.name}.tensor_parallel", pool.tensor_parallel
+    return CrossedLimit(field=field, value=value, candidate=None, why=why)
+
+
+def _fewer_prompts(pool: Pool, own: ClassBudget, found: Blame) -> CrossedLimit | None:
+    """Return half the tokens of a step, if a TTFT is lost to prompts that share a prefill."""
+    batching = pool.batching
+    if (found.promise, found.layer) != ("ttft_s", "prefill"):
+        return None
+    if not isinstance(batching, ContinuousBatching) or not batching.chunked_prefill:
+        return None
+    tokens, half = batching.max_num_batched_tokens, batching.max_num_batched_tokens // 2
+    if half < max(own.prompt_tokens, batching.max_num_seqs):
+        return None
+    why = f"prompts of up to {tokens:,} tokens share a step, and the first waits for the last"
+    field = f"pools.{pool.name}.batching.max_num_batched_tokens"
+    return CrossedLimit(field=field, value=tokens, candidate=half, why=why)
+
+
 def _smaller_batch(stage: Stage, pool: Pool, settings: Mapping[str, float]) -> CrossedLimit | None:
     """Return fewer tokens a step, or fewer sequences if these alone are too slow."""
     path, batching = f"pools.{pool.name}.batching", pool.batching
@@ -171,8 +207,8 @@ def _held_back(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit | None:
             field=field, value=value, candidate=value / 2, why="they wait for the window to close"
         )
     if isinstance(batching, ContinuousBatching) and found.layer in _WAITS:
-        running = _level(stage, pool, "running", 0.95)
-        memory = _level(stage, pool, "kv_usage_fraction", 0.95)
+        running = p95_of(stage, pool, "running")
+        memory = p95_of(stage, pool, "kv_usage_fraction")
         field = f"{path}.batching.max_num_seqs"
         why = f"replicas run {running:.0f} of {batching.max_num_seqs} sequences at once"
         larger = _more(field, batching.max_num_seqs, why)
@@ -180,7 +216,7 @@ def _held_back(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit | None:
         if running >= FULL * batching.max_num_seqs and not memory >= FULL and in_time:
             return larger
     if found.layer == "service_queue" and pool.router.max_in_flight is not None:
-        held = _level(stage, pool, "in_flight", 0.95, layer="decode")
+        held = p95_of(stage, pool, "in_flight", layer="decode")
         most = pool.router.max_in_flight
         if held >= FULL * most and most < pool.places:
             why = f"the router passes {most} to a replica whose batch holds {pool.places}"
@@ -212,7 +248,7 @@ def _fewer(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit | None:
         fewer, why = float(value or 0) / MORE, f"of {value} that wait the last are late"
     elif found.layer in _SHARED:
         field, value = f"pools.{pool.name}.router.max_in_flight", pool.router.max_in_flight
-        fewer = _level(stage, pool, "in_flight", 0.95, layer="decode")
+        fewer = p95_of(stage, pool, "in_flight", layer="decode")
         why = (
             f"more than {fewer:.0f} requests at once share a replica 5 % of the time, and are late"
         )
@@ -237,7 +273,7 @@ def _planned(scenario: Scenario, pool: Pool, limit: CrossedLimit) -> CrossedLimi
 
 
 def _beyond_limits(scenario: Scenario, name: str, found: Blame) -> CrossedLimit | None:
-    """Return a promise that a request alone breaks: no limit mends it, and no replica."""
+    """Return a promise that a request breaks without any wait: no limit and no replica mends it."""
     value = getattr(scenario.request_class(name).promises, found.promise, None)
     if found.layer not in _SHARED or value is None:
         return None
@@ -271,44 +307,6 @@ def _capacity(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit:
 _WAITS = ("service_queue", "scheduler_queue")
 _SHARED = ("prefill", "decode")
 """Layers in which the requests of a batch share the time of a replica."""
-
-
-def _level(
-    stage: Stage, pool: Pool, metric: str, quantile: float, *, layer: str | None = None
-) -> float:
-    """Return a quantile over time of a metric of a pool's replicas; NaN if not known.
-
-    ``running`` is the sum of what a replica prefills and decodes.
-    """
-    rows = stage.run.timeline
-    names = served_replicas(stage, pool)
-    rows = rows[rows["replica"].isin(names) & (rows["metric"] == metric)]
-    if metric == "running":
-        sums = rows.groupby(["time_s", "replica"], observed=True)["value"].sum()
-        rows = sums.reset_index().assign(metric="running", layer="decode")
-    if layer is not None:
-        rows = rows[rows["layer"] == layer]
-    values, spans = held_values(rows, metric, start_s=stage.start_s, end_s=stage.end_s)
-    known = (spans > 0) & ~np.isnan(values)
-    if not known.any():
-        return math.nan
-    order = np.argsort(values[known])
-    share = np.cumsum(spans[known][order]) / spans[known].sum()
-    return float(values[known][order][np.searchsorted(share, quantile - 1e-12)])
-
-
-def served_replicas(stage: Stage, pool: Pool) -> list[str]:
-    """Return the names of a pool's replicas in the timeline."""
-    known = stage.run.timeline["replica"].unique()
-    return [str(n) for n in known if str(n).rpartition("-")[0] == pool.name]
-
-
-def own_queues(stage: Stage, pool: Pool) -> pd.DataFrame:
-    """Return the lengths over time of the queues on the way to a pool, the gateway's included."""
-    rows = stage.run.timeline
-    names = (pool.name, *served_replicas(stage, pool))
-    here = rows["replica"].isin(names) | (rows["layer"] == "gateway")
-    return rows[(rows["metric"] == "length") & here]
 
 
 def _more(field: str, value: float, why: str) -> CrossedLimit:

@@ -15,7 +15,8 @@ from capplan.results import queue_waits
 from capplan.results.cost import served_by
 from capplan.results.requests import outcome_is
 from capplan.schema import LAYERS
-from capplan.stages.crossed_limit import CrossedLimit, crossed_limit, own_queues
+from capplan.stages.crossed_limit import CrossedLimit, crossed_limit
+from capplan.stages.pool_levels import own_queues
 from capplan.stages.stage import interval_of
 from capplan.stages.violations import Break
 from capplan.statistics import in_batches

@@ -14,11 +14,11 @@ import pandas as pd
 
 from capplan.replica.roofline import roofline
 from capplan.results.headline import summary
-from capplan.results.timelines import held_values
+from capplan.results.timelines import held_values, over_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import RooflineStep
-from capplan.stages.crossed_limit import served_replicas
+from capplan.stages.pool_levels import served_replicas
 from capplan.statistics import Estimate, in_batches, trend
 from capplan.verdict import Reason, checked, unknown
 
@@ -101,15 +101,9 @@ def _together(parts: Iterable[Held]) -> Held:
 
 
 def _over_time(held: Held) -> dict[str, float] | None:
-    values, spans = held
-    known = (spans > 0) & ~np.isnan(values)
-    if not known.any():
-        return None
-    values, spans = values[known], spans[known]
-    order = np.argsort(values, kind="stable")
-    share = np.cumsum(spans[order]) / spans.sum()
-    p95 = float(values[order][np.searchsorted(share, 0.95 - 1e-12)])
-    return {"mean": float(values @ spans / spans.sum()), "p95": p95}
+    """Return mean and 95th percentile over time; None if no value is known."""
+    found = over_time(*held)
+    return None if math.isnan(found["mean"]) else {name: found[name] for name in ("mean", "p95")}
 
 
 LEVELS: Mapping[str, Mapping[str, Callable[[Stage], Held]]] = {

@@ -15,7 +15,7 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results.breakers import open_spans
 from capplan.results.segments import SERIES
-from capplan.stages.crossed_limit import own_queues
+from capplan.stages.pool_levels import own_queues
 from capplan.stages.scaling import FIXED, fall_back_s, replica_counts, scales
 from capplan.stages.stage import resting_on
 from capplan.statistics import share_interval

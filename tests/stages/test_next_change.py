@@ -60,6 +60,29 @@ def test_waiting_asks_for_a_larger_batch_unless_tokens_would_be_late(decoding):
     assert fields[0.029].field == "pools.llm.batching.scheduler.length"
 
 
+@pytest.mark.parametrize(
+    ("promises", "prompt_tokens", "promise"),
+    [({"ttft_s": 0.3}, 4000, "ttft_s"), ({"tpot_s": 0.02}, 100, "tpot_s"),
+     ({"e2e_s": 1.0}, 100, "e2e_s")],
+)  # fmt: skip
+def test_what_a_request_breaks_alone_asks_for_parallelism(
+    decoding, promises, prompt_tokens, promise
+):
+    """A prefill of 4,000 tokens takes 0.4 s, a token 21 ms, 50 of them more than a second."""
+    scenario = decoding(promises=promises, prompt_tokens=prompt_tokens)
+    limit, tried = changed(scenario, 0.5, promise)
+    assert (limit.field, limit.candidate) == ("pools.llm.tensor_parallel", None)
+    assert tried.outcome == "unknown"
+
+
+def test_prompts_that_share_a_prefill_ask_for_fewer_tokens_a_step(decoding):
+    """Of 1,000 tokens, one prompt takes 0.12 s of 0.3, and the eight that fit a step 0.82 s."""
+    batching = {"max_num_batched_tokens": 8192}
+    scenario = decoding(promises={"ttft_s": 0.3}, batching=batching, prompt_tokens=1000)
+    limit, _ = changed(scenario, 5.0, "ttft_s")
+    assert (limit.field, limit.candidate) == ("pools.llm.batching.max_num_batched_tokens", 4096)
+
+
 @pytest.mark.slow
 def test_over_the_drills_some_next_changes_pass_and_none_is_unplanned_capacity():
     tried = {}
