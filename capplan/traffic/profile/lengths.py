@@ -139,7 +139,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
+class LengthClasses:
     """Lengths cut into buckets."""
 
     names: tuple[str, ...]
@@ -172,7 +172,7 @@ class Buckets:
         }
 
 
-def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> Buckets:
+def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> LengthClasses:
     """Return ``k`` buckets with the least squared deviation of log length inside them.
 
     The cut is exact for up to 512 distinct lengths; beyond, neighbours are first merged into 512
@@ -205,7 +205,7 @@ def length_buckets(tokens: npt.ArrayLike, *, k: int = 3) -> Buckets:
     firsts = _cuts(values, sizes, k)
     uppers = _uppers(values, firsts, lengths)
     label = np.searchsorted(uppers, lengths, side="left")
-    return Buckets(
+    return LengthClasses(
         names=NAMES[k],
         upper_tokens=tuple(int(u) for u in uppers),
         requests=tuple(int(n) for n in np.bincount(label, minlength=k)),

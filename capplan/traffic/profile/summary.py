@@ -18,7 +18,7 @@ from capplan.traffic.profile import callers
 from capplan.traffic.profile.arrivals import drift, time_of_day
 from capplan.traffic.profile.concurrency import Service, ServiceTime, service_times
 from capplan.traffic.profile.demand import GroupDemand, Mask, Period, demand_of
-from capplan.traffic.profile.lengths import Buckets, Lengths, length_buckets
+from capplan.traffic.profile.lengths import LengthClasses, Lengths, length_buckets
 from capplan.traffic.profile.periods import CHANCE, Periods, find_periods
 from capplan.traffic.trace import Ledger, Trace
 
@@ -53,7 +53,7 @@ class TrafficProfile(Displayed):
     prefix_reuse: Mapping[str, Any] | None
     time_of_day: Mapping[str, Any]
     drift: Mapping[str, Any]
-    buckets: Mapping[str, Buckets]
+    buckets: Mapping[str, LengthClasses]
 
     @property
     def rate_rps(self) -> float:

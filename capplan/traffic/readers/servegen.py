@@ -49,7 +49,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RateWindow:
     """Rate and gap law of a client from ``start_s`` on; rate 0 = silent."""
 
     start_s: float
@@ -70,7 +70,7 @@ class Client:
 
     name: str
     group: str
-    windows: tuple[Window, ...]
+    windows: tuple[RateWindow, ...]
     laws: dict[float, tuple[Law, Law]] | None
 
 
@@ -194,8 +194,8 @@ def _client(
     return Client(name=name, group=group, windows=windows, laws=laws)
 
 
-def _windows(data: bytes, where: str) -> tuple[Window, ...]:
-    windows: list[Window] = []
+def _windows(data: bytes, where: str) -> tuple[RateWindow, ...]:
+    windows: list[RateWindow] = []
     for i, line in enumerate(io.StringIO(data.decode("utf-8", "replace")), start=1):
         if not line.strip():
             continue
@@ -204,7 +204,7 @@ def _windows(data: bytes, where: str) -> tuple[Window, ...]:
             if len(fields) != _COLUMNS:
                 raise ValueError(f"{len(fields)} fields")
             start, rate, cv = (float(fields[j]) for j in (0, 1, 2))
-            window = Window(start_s=start, rate_rps=rate, cv=cv, law=fields[3].strip())
+            window = RateWindow(start_s=start, rate_rps=rate, cv=cv, law=fields[3].strip())
             _check(window, windows[-1].start_s if windows else -math.inf)
         except ValueError as err:
             rule = "start, rate, cv, Gamma|Weibull or nothing, two parameters"
@@ -215,7 +215,7 @@ def _windows(data: bytes, where: str) -> tuple[Window, ...]:
     return tuple(windows)
 
 
-def _check(window: Window, after_s: float) -> None:
+def _check(window: RateWindow, after_s: float) -> None:
     good = all(map(math.isfinite, (window.start_s, window.rate_rps, window.cv)))
     if not good or window.rate_rps < 0 or window.start_s <= after_s:
         raise ValueError("windows in order of time, finite rates, none negative")
@@ -280,7 +280,9 @@ def _sum(parts: list[Law]) -> Law:
     return Law(tokens=tokens, cumulative=np.cumsum(sizes) / sizes.sum())
 
 
-def _spans(client: Client, span_s: tuple[float, float]) -> Iterator[tuple[Window, float, float]]:
+def _spans(
+    client: Client, span_s: tuple[float, float]
+) -> Iterator[tuple[RateWindow, float, float]]:
     """Yield the windows inside the span, cut to it."""
     starts = [w.start_s for w in client.windows]
     last = starts[-1] + (starts[-1] - starts[-2] if len(starts) > 1 else math.inf)
@@ -317,7 +319,7 @@ def _arrivals(client: Client, span_s: tuple[float, float], rng: np.random.Genera
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _renewals(window: Window, load: float, rng: np.random.Generator) -> Floats:
+def _renewals(window: RateWindow, load: float, rng: np.random.Generator) -> Floats:
     """Return renewal moments in ``[0, load)`` of gaps with mean one, started in equilibrium."""
     block = int(load + 4 * math.sqrt(load)) + 64
     moments = np.array([first_gap(window.gaps, rng)])
