@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,25 @@ class DataError(ValueError):
         self.value = value
         got = "" if value is ... else f", got {_short(repr(value))}"
         super().__init__(": ".join(part for part in (self.where, field, f"{rule}{got}") if part))
+
+
+def invalid_yaml(err: Exception, *, where: object = None) -> DataError:
+    """Return the error for a text that is no YAML: at which line, what is wrong, what began where.
+
+    ``err`` is what the YAML reader or the file system raised.
+    """
+    mark, begun = (getattr(err, f"{of}_mark", None) for of in ("problem", "context"))
+    if mark is None:
+        kind = "a readable UTF-8 file" if isinstance(err, OSError | UnicodeError) else "valid YAML"
+        return DataError(f"{kind} ({' '.join(str(err).split())})", where=where)
+    problem, context = (getattr(err, of, None) for of in ("problem", "context"))
+    parts = [problem, context and f"{context}{_at(begun) if begun else ''}"]
+    rule = f"valid YAML ({'; '.join(' '.join(part.split()) for part in parts if part)})"
+    return DataError(rule, where=where, field=_at(mark).removeprefix(" from "))
+
+
+def _at(mark: Any) -> str:
+    return f" from line {mark.line + 1}, column {mark.column + 1}"
 
 
 class NoRowsError(DataError):

@@ -302,8 +302,8 @@ def _pool_lines(model: str, accelerator: str, *, most_tokens: int) -> list[str]:
         "pools:  # what serves",
         "  - name: llm",
         "    owner: platform team  # answers for its queues",
-        f"    model: {model}",
-        f"    accelerator: {accelerator}",
+        f"    model: {_yaml(model)}",
+        f"    accelerator: {_yaml(accelerator)}",
         f"    tensor_parallel: {_fits(model, accelerator, most_tokens)}  # accelerators a replica",
         "    replicas: 1",
         f"    queue: {held}",
@@ -314,6 +314,13 @@ def _pool_lines(model: str, accelerator: str, *, most_tokens: int) -> list[str]:
         f"      scheduler: {held}",
         "      step_time: {kind: roofline}  # published peaks; `capplan calibrate` fits yours",
     ]
+
+
+def _yaml(name: str) -> str:
+    """Return a name as YAML, in quotes if it would be read as a number."""
+    from capplan.scenario.yaml_text import parse_value
+
+    return name if isinstance(parse_value(name), str) else f'"{name}"'
 
 
 def _fits(model: str, accelerator: str, most_tokens: int) -> int:

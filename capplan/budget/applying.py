@@ -13,7 +13,7 @@ from capplan.budget.results import WaitBudget
 from capplan.catalog.tables import trace_names
 from capplan.scenario import Scenario
 from capplan.scenario.files import set_values, with_values
-from capplan.schema import DataError
+from capplan.schema import invalid_yaml
 
 
 def apply(scenario: Scenario, budget: WaitBudget) -> Scenario:
@@ -49,7 +49,7 @@ def applied_text(
         text = source.read_text(encoding="utf-8-sig")
         data = yaml.load(text)
     except (OSError, UnicodeDecodeError, YAMLError) as err:
-        raise DataError(f"readable YAML ({err})", where=source) from err
+        raise invalid_yaml(err, where=source) from err
     if not re.search(r"^- ", text, flags=re.MULTILINE):
         yaml.indent(mapping=2, sequence=4, offset=2)
     if folder is not None:

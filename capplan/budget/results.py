@@ -294,7 +294,7 @@ NO_OWNER = "no owner"
 
 def _row(c: ClassBudget, limit: LayerLimit) -> dict[str, Any]:
     share, is_window = c.shares_s[limit.layer], limit.layer == "batch_window"
-    refusal = f"{limit.status}, Retry-After {limit.retry_after_s:g} s"
+    refusal = f"{limit.status}, Retry-After {format_value(limit.retry_after_s, '_s')}"
     return {
         "request_class": c.request_class,
         "layer": limit.layer,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.catalog.tables import look_up, rows
-from capplan.schema import DataError
+from capplan.schema import DataError, invalid_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,6 @@ class Accelerator:
     int8_flop_per_s: float = math.nan
     interconnect_bytes_per_s: float = math.nan
     """To another accelerator of the same server, one direction, bytes/s."""
-    power_w: float = math.nan
     gemm_compute_fraction: float = math.nan
     """Share of the peak rate that large 16-bit matrix products reach, measured."""
     gemm_bandwidth_fraction: float = math.nan
@@ -104,7 +103,7 @@ def read_yaml_mapping(file: Path) -> dict[str, Any]:
     except FileNotFoundError as err:
         raise DataError("an existing file", where=file) from err
     except (OSError, UnicodeDecodeError, YAMLError) as err:
-        raise DataError(f"readable YAML ({' '.join(str(err).split())})", where=file) from err
+        raise invalid_yaml(err, where=file) from err
     if not isinstance(data, dict):
         raise DataError("a mapping of fields", where=file, value=type(data).__name__)
     return data

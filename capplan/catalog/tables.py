@@ -12,6 +12,8 @@ from capplan.bundled import data_path
 from capplan.schema import DataError
 
 T = TypeVar("T")
+ALIKE = 0.4
+"""Least ratio of equal characters (``difflib``) of a near match; a default of this project."""
 SAMPLE = "sample"
 """Name of the bundled trace."""
 
@@ -50,8 +52,9 @@ def look_up(name: str, table: Mapping[str, T], rule: str, *, field: str | None =
         key = _key(_aliases().get(key, name))
     if key in by_key:
         return by_key[key]
-    near = _near(name, table)
-    raise DataError(f"{rule} (near: {', '.join(near) or 'none'})", field=field, value=name)
+    near = ", ".join(_near(name, table))
+    where = f"near: {near}" if near else "`capplan catalog` lists them"
+    raise DataError(f"{rule} ({where})", field=field, value=name)
 
 
 @cache
@@ -60,11 +63,17 @@ def _aliases() -> Mapping[str, str]:
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
-    from difflib import get_close_matches
+    """Return up to four names that are alike, or begin alike, the nearest first."""
+    from difflib import SequenceMatcher
 
-    by_key = {_key(k.rpartition("/")[2]): k for k in known}
-    matches = get_close_matches(_key(name.rpartition("/")[2]), by_key, n=4, cutoff=0.4)
-    return [by_key[match] for match in matches]
+    asked = _key(name.rpartition("/")[2])
+
+    def likeness(one: str) -> float:
+        key = _key(one.rpartition("/")[2])
+        return max(SequenceMatcher(None, asked, k).ratio() for k in (key, key[: len(asked)]))
+
+    scored = sorted(((likeness(one), one) for one in known), key=lambda pair: -pair[0])
+    return [one for score, one in scored[:4] if score >= ALIKE and asked]
 
 
 def _key(name: str) -> str:

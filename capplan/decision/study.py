@@ -209,13 +209,14 @@ class _Study:
             return Clause(clause=name, outcome="unknown", text="not sized")
         count, outcome = found.get("replicas"), row_outcome(found)
         if count not in (None, self.replicas):
-            text = f"judged with {counted(count, 'replica')}, not with {self.replicas}"
+            text = f"judged with {counted(count, 'replica')}, not with {self.replicas or 'enough'}"
             return Clause(clause=name, outcome="unknown", text=text)
-        run_id = self.sized.get("run_id", "")
-        if outcome not in PRECEDENCE:
-            return Clause(clause=name, outcome=STATES, text=found["evidence"], evidence=run_id)
-        load = format_value(found.get("judged_rps"), "_rps")
-        text = f"{load} of {found.get('class_group', self.pool.name)} ({found['evidence']})"
+        run_id, load = self.sized.get("run_id", ""), found.get("judged_rps")
+        if outcome not in PRECEDENCE or load is None:
+            known = outcome if outcome in PRECEDENCE else STATES
+            return Clause(clause=name, outcome=known, text=found["evidence"], evidence=run_id)
+        of = found.get("class_group", self.pool.name)
+        text = f"{format_value(load, '_rps')} of {of} ({found['evidence']})"
         return Clause(clause=name, outcome=outcome, text=text, evidence=run_id)
 
     def rests_on(self, assumed: Iterable[str]) -> Clause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from capplan.schema import DataError
+from capplan.schema import DataError, invalid_yaml
 
 MOST_VALUES = 100_000
 """Most values in a scenario file, aliases written out."""
@@ -21,16 +21,11 @@ def read_yaml(path: Path) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as err:
         raise DataError("an existing file", where=path) from err
-    except (OSError, UnicodeDecodeError) as err:
-        raise DataError(f"a readable UTF-8 file ({err})", where=path) from err
-    try:
-        content = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, *NO_VALUE) as err:
-        problem = " ".join(str(err).split())
-        raise DataError(f"valid YAML ({problem})", where=path) from err
+    except (OSError, YAMLError, *NO_VALUE) as err:
+        raise invalid_yaml(err, where=path) from err
     _check_size(content, where=path)
     return content
 

@@ -157,15 +157,14 @@ class Acceptance(Findings, Displayed):
         back, stage = self.recovery, self.stage("fall_back")
         if back is None or stage is None:
             return "No fall-back was run."
-        late = format_value(back.error_rate_back_s, "_s")
         word = "It comes back" if back.converged else "**It does not come back**"
         if back.converged and not stage.counts:
             word = "**It is not known to come back**"
         return (
             f"{word} from {format_value(stage.highest_rps, '_rps')} to "
-            f"{format_value(stage.load_rps, '_rps')}: the queues were empty after "
-            f"{format_value(back.queues_empty_s, '_s')}, the error rate was back "
-            f"{f'after {late}' if back.error_rate_back_s else 'at once'}."
+            f"{format_value(stage.load_rps, '_rps')}: the queues were empty "
+            f"{_when(back.queues_empty_s)}, the error rate was back "
+            f"{_when(back.error_rate_back_s)}."
         )
 
     def table(self) -> pd.DataFrame:
@@ -312,6 +311,13 @@ class Acceptance(Findings, Displayed):
                 written.add(s.run_id)
                 write_run(s.run, s.verdict, Path(folder) / "stages" / folder_name(s))
         return record
+
+
+def _when(after_s: float) -> str:
+    """Return how long after the overload something was back; NaN: not within the run."""
+    if not math.isfinite(after_s):
+        return "not within the run"
+    return f"after {format_value(after_s, '_s')}" if after_s else "at once"
 
 
 def _growing(stage: Stage) -> str:

@@ -167,3 +167,21 @@ def test_an_occasion_that_makes_no_sense_names_the_field(benchmark_scenario, sha
     with pytest.raises(DataError, match=r"traffic\.shape: ") as caught:
         with_values(benchmark_scenario, {"traffic.shape": {"kind": "occasion", **shape}})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "begun"),
+    [
+        ("name: x\nclasses: [a, b\npools: 3\n", "line 3, column 6", "line 2, column 10"),
+        ("classes:\n  - name: a\n   owner: b\n", "line 3, column 4", "line 2, column 3"),
+        ("name: a\nname: b\n", "line 2, column 1", "line 1, column 1"),
+    ],
+)
+def test_broken_yaml_names_the_place_and_where_the_part_began(tmp_path, text, at, begun):
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    with pytest.raises(DataError) as caught:
+        load_scenario(file)
+    assert caught.value.field == at
+    assert begun in caught.value.rule
+    assert "unicode string" not in caught.value.rule

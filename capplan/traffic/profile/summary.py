@@ -13,7 +13,7 @@ import pandas as pd
 
 from capplan.display import Displayed
 from capplan.encoding import plain
-from capplan.formatting import counted, format_value
+from capplan.formatting import counted, does, format_value
 from capplan.traffic.profile import callers
 from capplan.traffic.profile.arrivals import drift, time_of_day
 from capplan.traffic.profile.concurrency import Service, ServiceTime, service_times
@@ -112,14 +112,10 @@ class TrafficProfile(Displayed):
     def summary(self) -> str:
         """Return the rows read, and what decides capacity: rate, bursts, lengths, waits."""
         prompt, output = self.prompt_tokens["p99"], self.output_tokens["p99"]
-        surge = format_value(self.overall.arrivals.highest_rps_5s, "_rps")
         sentences = [
             f"{self.source}: {self.ledger.sentence()}",
             *self.notes,
-            f"On average {format_value(self.rate_rps, '_rps')} arrive over "
-            f"{format_value(self.duration_s, '_s')}; the fullest minute holds "
-            f"{format_value(self.overall.arrivals.peak_to_mean_60s)} times as many as the mean, "
-            f"and the fullest 5 s bring {surge}.",
+            self._rate(),
             self._bursts(),
             f"The longest percent of prompts starts at {format_value(prompt, '_tokens')}, of "
             f"outputs at {format_value(output, '_tokens')}.",
@@ -128,7 +124,26 @@ class TrafficProfile(Displayed):
         ]
         return " ".join(sentences)
 
+    def _rate(self) -> str:
+        if math.isnan(self.rate_rps):
+            n = self.overall.arrivals.requests
+            over = format_value(self.duration_s, "_s")
+            return f"{counted(n, 'request')} over {over} {does(n, 'shows', 'show')} no rate."
+        arrivals = self.overall.arrivals
+        peak, surge = arrivals.peak_to_mean_60s, arrivals.highest_rps_5s
+        parts = [
+            f"On average {format_value(self.rate_rps, '_rps')} arrive over "
+            f"{format_value(self.duration_s, '_s')}"
+        ]
+        if not math.isnan(peak):
+            parts.append(f"the fullest minute holds {format_value(peak)} times as many as the mean")
+        if not math.isnan(surge):
+            parts.append(f"the fullest 5 s bring {format_value(surge, '_rps')}")
+        return f"{'; '.join(parts)}."
+
     def _bursts(self) -> str:
+        if math.isnan(self.overall.arrivals.peak_to_mean_60s):
+            return "That is too short to tell a peak or a burst from the mean."
         burst = self.periods["burst"]
         if not burst.seconds:
             return "No second holds more requests than its minute explains: there are no bursts."
@@ -188,7 +203,7 @@ class TrafficProfile(Displayed):
                         "mean_tokens": lengths.mean,
                         **{f"{q}_tokens": lengths[q] for q in ("p50", "p95", "p99")},
                         "max_tokens": lengths.max,
-                        "p99 between": f"{tail.low:,.0f} and {tail.high:,.0f}",
+                        "p99 between": " and ".join(map(_bound, (tail.low, tail.high))),
                     }
                 )
         return pd.DataFrame(rows)
@@ -319,6 +334,10 @@ class TrafficProfile(Displayed):
         from capplan import charts
 
         return charts.dispersion_by_window(self.dispersion_by_window())
+
+
+def _bound(tokens: float) -> str:
+    return f"{tokens:,.0f}" if math.isfinite(tokens) else format_value(abs(tokens))
 
 
 def profile(trace: Trace, *, service_time_s: ServiceTime | None = None) -> TrafficProfile:
