@@ -162,9 +162,8 @@ class Acceptance(Findings, Displayed):
             word = "**It is not known to come back**"
         return (
             f"{word} from {format_value(stage.highest_rps, '_rps')} to "
-            f"{format_value(stage.load_rps, '_rps')}: the queues were empty "
-            f"{_when(back.queues_empty_s)}, the error rate was back "
-            f"{_when(back.error_rate_back_s)}."
+            f"{format_value(stage.load_rps, '_rps')} (queues empty: {_when(back.queues_empty_s)}; "
+            f"error rate back: {_when(back.error_rate_back_s)})."
         )
 
     def table(self) -> pd.DataFrame:
@@ -314,9 +313,9 @@ class Acceptance(Findings, Displayed):
 
 
 def _when(after_s: float) -> str:
-    """Return how long after the overload something was back; NaN: not within the run."""
+    """Return how long after the overload something was back; NaN: it was not seen."""
     if not math.isfinite(after_s):
-        return "not within the run"
+        return "not seen"
     return f"after {format_value(after_s, '_s')}" if after_s else "at once"
 
 
