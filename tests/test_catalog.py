@@ -14,6 +14,7 @@ from capplan.catalog import (
     count_parameters,
     model,
     model_from_config,
+    model_from_mapping,
     model_names,
     price,
     prices,
@@ -293,3 +294,28 @@ def test_an_own_model_comes_from_a_yaml_file(tmp_path):
     del data["vocab_size"]
     with pytest.raises(DataError, match="required"):
         model(write_yaml(tmp_path, data))
+
+
+KEPT = {
+    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 100, "vocab_size": 50,
+}  # fmt: skip
+ATTENTION, MLP = 64 * (64 + 2 * 32) + 64 * 64, 3 * 64 * 100
+
+
+@pytest.mark.parametrize(
+    ("modules", "kept"),
+    [
+        ([], 0),
+        (["lm_head"], 0),
+        (["self_attn"], 4 * ATTENTION),
+        (["model.layers.0", "model.layers.3.mlp"], ATTENTION + 2 * MLP),
+        ([f"model.layers.{i}.self_attn.q_proj" for i in range(4)], 4 * 64 * 64),
+        (["re:.*layers\\.[12]\\..*down_proj"], 2 * 64 * 100),
+        (["model.layers.1"], ATTENTION + MLP),
+    ],
+)
+def test_what_a_checkpoint_does_not_quantise_is_counted(modules, kept):
+    for name in ("modules_to_not_convert", "ignore"):
+        config = KEPT | {"quantization_config": {"quant_method": "fp8", name: modules}}
+        assert model_from_mapping(config, name="x").unquantized_parameters == kept

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -63,7 +64,47 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = 
         **_experts(text),
         **_latent(text),
     )
-    return replace(found, parameters=count_parameters(found))
+    kept = kept_parameters(found, _kept_modules(text.get("quantization_config") or {}))
+    return replace(found, parameters=count_parameters(found), unquantized_parameters=kept)
+
+
+def _kept_modules(config: Mapping[str, Any]) -> list[str]:
+    """Return the modules that a quantisation leaves as they are, by any of the usual names."""
+    names = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+    return [str(module) for name in names for module in config.get(name) or ()]
+
+
+def kept_parameters(found: Model, modules: Sequence[str]) -> int:
+    """Return the parameters of attention and dense MLP that these modules hold.
+
+    A module is named by its path or a part of it, or by an expression after ``re:``. Experts and
+    the projections of MLA are not counted; embeddings keep 16 bits in any case.
+    """
+    if not modules:
+        return 0
+    hidden, heads = found.hidden_size, found.num_attention_heads * found.head_dim
+    kv = found.num_key_value_heads * found.head_dim
+    sizes = {} if found.kv_lora_rank else {
+        "self_attn.q_proj": hidden * heads,
+        "self_attn.k_proj": hidden * kv,
+        "self_attn.v_proj": hidden * kv,
+        "self_attn.o_proj": hidden * heads,
+    }  # fmt: skip
+    mlp = {f"mlp.{part}_proj": hidden * found.intermediate_size for part in ("gate", "up", "down")}
+    dense = found.num_hidden_layers - found.moe_layers
+    total = 0
+    for layer in range(found.num_hidden_layers):
+        parts = {**sizes, **(mlp if layer < dense else {})}
+        paths = {f"model.layers.{layer}.{part}": size for part, size in parts.items()}
+        total += sum(size for path, size in paths.items() if _is_kept(path, modules))
+    return total
+
+
+def _is_kept(path: str, modules: Sequence[str]) -> bool:
+    return any(
+        re.match(module[3:], path) if module.startswith("re:") else f".{module}." in f".{path}."
+        for module in modules
+    )
 
 
 def _head_dim(text: Mapping[str, Any]) -> int:

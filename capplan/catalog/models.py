@@ -52,6 +52,8 @@ class Model:
     attention_bias: bool = False
     parameters: int = 0
     """All parameters: as published, else counted from the shapes."""
+    unquantized_parameters: int = 0
+    """Parameters, beside the embeddings, that a checkpoint below 16 bits keeps at 16."""
 
     @property
     def moe_layers(self) -> int:

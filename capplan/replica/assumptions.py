@@ -10,7 +10,8 @@ from capplan.bundled import data_path
 from capplan.catalog import BYTES
 from capplan.catalog.engines import DEFAULTS_SOURCE
 from capplan.formatting import format_value, listed
-from capplan.replica.memory import model_of
+from capplan.replica.memory import SIXTEEN_BITS, model_of
+from capplan.replica.memory_plan import OUTSIDE, is_compared
 from capplan.scenario import Scenario
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
@@ -25,7 +26,6 @@ FIGURES: Mapping[tuple[str, str], str] = {
 COMPARED_ON = ("h100", "rtx4090")
 """Accelerators of the measured runs. Source: ``data/validation/README.md``: vLLM with Llama-2-7B on
 one H100 and with Llama-3.1-8B on one RTX 4090, 16 bits."""
-SIXTEEN_BITS = 2.0
 EXPERTS_APART = (-0.10, 0.98)
 """Range of measured kernels (``silicon``) over the roofline, minus 1, in prefills of 512 to 8,192
 tokens of Mixtral-8x7B, Qwen3-30B-A3B, Qwen3-235B-A22B and DeepSeek-V3 (the most) on 1 to 8 H100 or
@@ -52,7 +52,11 @@ def _of_pool(pool: Pool) -> Iterator[str]:
         yield f"Step times of {name} are linear, as stated: not compared with a server."
     else:
         yield f"Step times of {name} are {_source(law)}: {_error(pool, law)}."
-    if isinstance(batching, ContinuousBatching) and (assumed := pool.assumed_settings):
+    if not isinstance(batching, ContinuousBatching):
+        return
+    if batching.kv_blocks is None and not pool.models and not is_compared(pool):
+        yield f"KV memory of {name}: {OUTSIDE}."
+    if assumed := pool.assumed_settings:
         taken = listed([f"{field} {value:,}" for field, value in assumed.items()])
         source = f"{DEFAULTS_SOURCE}, {pool.accelerator}"
         yield f"Engine settings of {name} not stated: {taken} ({source})."

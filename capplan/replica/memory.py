@@ -33,6 +33,8 @@ from capplan.schema import DataError
 T = TypeVar("T")
 
 GIB = 2**30
+SIXTEEN_BITS = 2.0
+"""Bytes of a number."""
 
 RUNTIME_BYTES = 0.08 * GIB
 """Memory of the runtime outside PyTorch's allocator. Source: ``non_torch_memory`` in public vLLM
@@ -139,8 +141,9 @@ def weight_bytes(
 
     Under tensor parallelism each holds its part of every matrix; what has fewer KV heads than
     accelerators, or is compressed for all heads together (MLA), is held by each in full. In types
-    below 16 bits the embeddings keep 16. A stage of a pipeline holds its layers, the first one the
-    embeddings besides, the last one the output head.
+    below 16 bits the embeddings keep 16, and so does what the model's checkpoint leaves as it was
+    (``unquantized_parameters``; a 16-bit model that is quantised on loading has none). A stage of a
+    pipeline holds its layers, the first one the embeddings besides, the last one the output head.
     Source: vLLM, ``model_executor/layers/linear.py`` (``QKVParallelLinear``) and
     ``distributed/utils.py`` (``get_pp_indices``), 2026.
 
@@ -156,7 +159,9 @@ def weight_bytes(
     if pipeline_parallel > 1:
         inner *= stage_layers(found, pipeline_parallel) / found.num_hidden_layers
         embeddings = found.vocab_size * found.hidden_size
-    return inner * size + embeddings / tensor_parallel * max(size, 2.0)
+    kept = found.unquantized_parameters * stage_layers(found, pipeline_parallel)
+    kept_bytes = kept / found.num_hidden_layers / tensor_parallel * max(SIXTEEN_BITS - size, 0.0)
+    return inner * size + kept_bytes + embeddings / tensor_parallel * max(size, SIXTEEN_BITS)
 
 
 def stage_layers(found: Model, pipeline_parallel: int) -> int:

@@ -12,7 +12,13 @@ from capplan.catalog import BYTES
 from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import format_value
-from capplan.replica.memory import kv_blocks, memory_use, model_of, pool_kv_bytes_per_token
+from capplan.replica.memory import (
+    SIXTEEN_BITS,
+    kv_blocks,
+    memory_use,
+    model_of,
+    pool_kv_bytes_per_token,
+)
 from capplan.scenario import Scenario
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
@@ -20,10 +26,9 @@ from capplan.scenario.pools import Pool
 COMPARED = "16-bit dense models on one accelerator: KV tokens within 3 % of servers' start-up logs"
 """Range in which the formula was compared. Source: blocks that vLLM logged for Llama-2-7B on A100
 and H100, Llama-3-8B on H100, Llama-3.1-8B on two cards of 24 GB, 2024-12 to 2026-06."""
-OUTSIDE = "outside the compared range: quantised MoE models had up to 31 % fewer KV tokens"
+OUTSIDE = "outside the compared range: a quantised model of experts had 24 % fewer KV tokens"
 """Source: vLLM 0.9 start-up log of Qwen3-235B-A22B-FP8 on four H100, 2025-07: 178,880 tokens where
 the formula gives 234,832 with that server's settings."""
-SIXTEEN_BITS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,13 @@ def memory_plan(scenario: Scenario) -> MemoryPlan:
     )
 
 
+def is_compared(pool: Pool) -> bool:
+    """Return whether the memory of pools of this kind was compared with real servers."""
+    model = model_of(pool)
+    sixteen = BYTES[pool.weight_dtype or model.served_dtype] >= SIXTEEN_BITS
+    return sixteen and not model.num_experts and pool.accelerators_per_replica == 1
+
+
 def _pool_memory(pool: Pool) -> PoolMemory | str:
     """Return the memory of a pool, or why it is unknown."""
     batching = pool.batching
@@ -98,12 +110,9 @@ def _pool_memory(pool: Pool) -> PoolMemory | str:
     if pool.accelerator is None or (pool.model is None and pool.hf_config is None):
         return "it names no model or no accelerator"
     use, tokens = memory_use(pool), kv_blocks(pool) * batching.block_size
-    model = model_of(pool)
-    bits16 = BYTES[pool.weight_dtype or model.served_dtype] >= SIXTEEN_BITS
-    inside = bits16 and not model.num_experts and pool.accelerators_per_replica == 1
     return PoolMemory(
         pool=pool.name,
-        model=model.name,
+        model=model_of(pool).name,
         accelerator=pool.accelerator,
         accelerators_per_replica=pool.accelerators_per_replica,
         usable_bytes=use.usable_bytes,
@@ -115,5 +124,5 @@ def _pool_memory(pool: Pool) -> PoolMemory | str:
         kv_tokens=tokens,
         max_model_len=batching.max_model_len,
         max_concurrency=tokens / batching.max_model_len,
-        compared=COMPARED if inside else OUTSIDE,
+        compared=COMPARED if is_compared(pool) else OUTSIDE,
     )

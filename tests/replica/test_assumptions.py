@@ -84,6 +84,15 @@ def test_an_error_is_quoted_for_servers_of_the_measured_kind_alone():
         assert why in far
 
 
+def test_memory_outside_the_compared_range_is_named_unless_it_is_stated():
+    def named(**options):
+        return any("compared range" in s for s in rests_on(service(**options)))
+
+    assert not named()
+    assert named(weight_dtype="fp8")
+    assert not named(weight_dtype="fp8", batching={"kv_blocks": 10_000})
+
+
 def test_stated_times_are_not_compared_and_a_calibration_quotes_its_own_kind():
     linear = load_scenario("benchmark")
     assert ["not compared" in s for s in rests_on(linear)] == [True]

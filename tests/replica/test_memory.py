@@ -16,6 +16,7 @@ from capplan.replica.memory import (
     pool_kv_bytes_per_token,
     weight_bytes,
 )
+from capplan.replica.memory_plan import is_compared
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching, ServiceLaw
 from capplan.scenario.pools import Pool
 from capplan.schema import DataError
@@ -199,3 +200,22 @@ def test_more_memory_never_gives_fewer_blocks(utilisation, seqs, tokens, tensor_
 
     assert blocks(utilisation + 0.05, tensor_parallel) >= blocks(utilisation, tensor_parallel) > 0
     assert blocks(utilisation, 2 * tensor_parallel) > blocks(utilisation, tensor_parallel)
+
+
+def test_a_quantised_checkpoint_keeps_the_layers_that_it_leaves_at_16_bits():
+    kept, loaded = (
+        weight_bytes(model(name), dtype=dtype, tensor_parallel=8) / GIB
+        for name, dtype in (("meta-llama/Llama-3.1-405B-FP8", None), ("Llama-3.1-405B", "fp8"))
+    )
+    assert kept == pytest.approx(57.75, rel=0.02), "as a server on 8 H100 logged it"
+    assert loaded == pytest.approx(47.7, abs=0.1), "every layer at 8 bits"
+    staged = weight_bytes(
+        model("Llama-3.1-405B-Instruct-FP8"), tensor_parallel=8, pipeline_parallel=2
+    )
+    assert staged / GIB / kept == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_quantised_model_of_experts_is_overestimated_and_the_plan_says_so():
+    fp8 = pool("Qwen3-235B-A22B-FP8", "H100-SXM-80GB", 4, max_model_len=40_960)
+    assert kv_blocks(fp8) * 16 == pytest.approx(178_880 * 1.31, rel=0.01)
+    assert not is_compared(fp8)
