@@ -47,9 +47,7 @@ def _run(args: argparse.Namespace) -> int:
         for frame in (found.acceptable_table(), found.action_table(), found.check_table()):
             print_frame(frame)
         if found.candidate is not None:
-            limit = found.candidate.limit
-            change = limit.why if limit.candidate is None else f"{limit.field} = {limit.candidate}"
-            sys.stdout.write(f"next change: {change}\n")
+            sys.stdout.write(f"next change: {found.candidate.limit.action}\n")
             print_frame(reason_table(found.candidate.reasons))
         sys.stdout.write(f"verdict: {found.verdict.as_text()}")
         print_assumed(found.assumed)

@@ -136,7 +136,7 @@ class Acceptance(Findings, Displayed):
             f"{rule_words(point.promise)}**, at {format_value(point.load_rps, '_rps')} "
             f"(surely kept up to {format_value(point.low_rps, '_rps')}, broken {sure}). "
             f"Most of its requests lose their time **{in_layer(point.layer)}**. "
-            f"`{point.limit.field}` controls that limit: {point.limit.why}."
+            f"Next: {point.limit.action}."
         )
 
     def knee_summary(self) -> str:

@@ -52,6 +52,13 @@ class CrossedLimit:
     why: str
 
     @property
+    def action(self) -> str:
+        """Return what to do: set the field to the value to try, and why."""
+        if self.candidate is None:
+            return self.why
+        return f"set {self.field} to {self.candidate:g}: {self.why}"
+
+    @property
     def is_capacity(self) -> bool:
         """Return whether it adds replicas, in place of a limit on the requests."""
         return self.field.endswith(("replicas", "autoscaler.metrics.0.target"))

@@ -161,7 +161,7 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
     outcome: Outcome = "pass"
     action = ""
     if point is not None and point.load_rps <= needed:
-        outcome, action = "fail", f"change {point.limit.field}: {point.limit.why}"
+        outcome, action = "fail", point.limit.action
     elif undecided:
         outcome = "unknown"
         action = f"{undecided[0].name}: {undecided[0].remark}"
