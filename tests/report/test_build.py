@@ -6,7 +6,7 @@ import pytest
 
 from capplan.evidence import read_run
 from capplan.report.build import build_report
-from capplan.report.notebook import NotebookError
+from capplan.report.notebook import NotebookError, execute
 from capplan.scenario.files import load_scenario
 from capplan.schema import DataError
 
@@ -138,6 +138,15 @@ def test_a_second_failure_replaces_the_first_but_nothing_else(make_quick, tmp_pa
 def test_a_kernel_that_dies_is_a_failure_of_its_cell(make_quick, tmp_path):
     with pytest.raises(NotebookError, match=r"cell 3 \(do\): the kernel died"):
         make_quick(tmp_path / "report", signal="9")
+
+
+def test_kernels_of_a_report_build_no_grammar_of_iris(make_quick, tmp_path):
+    made = make_quick(tmp_path / "report")
+    notebook = nbformat.read(made.folder / "notebooks" / "1_quick.ipynb", 4)
+    source = "import sys\nimport altair\nassert sys.modules['rfc3987_syntax'] is None"
+    notebook.cells = [nbformat.v4.new_code_cell(source)]
+    nbformat.write(notebook, tmp_path / "altair.ipynb")
+    execute(tmp_path / "altair.ipynb", tmp_path / "done.ipynb", {}, cwd=tmp_path)
 
 
 def test_a_wrong_parameter_stops_before_anything_runs(make_quick, tmp_path):
