@@ -17,7 +17,7 @@ from capplan.scenario import Scenario
 from capplan.scenario.fields import effect_of
 from capplan.scenario.part import Affects, Part
 from capplan.slo.mechanisms import LATE, mechanism_reasons
-from capplan.slo.promises import Judged, promise_reasons
+from capplan.slo.promise_reasons import Judged, promise_reasons
 from capplan.slo.windows import busiest_hour, in_windows, promise_windows, within
 from capplan.statistics import quantiles
 from capplan.verdict import Reason, Scope, Verdict, Window

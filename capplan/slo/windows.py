@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from capplan.display import Displayed
 from capplan.formatting import counted, does, format_value, listed, rule_words
 from capplan.results import RunResult, per_request
 from capplan.scenario import Scenario
-from capplan.scenario.classes import RequestClass
+from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.metric_names import samples_needed
 from capplan.scenario.part import origin
 from capplan.slo.promises import LATENCIES, SHARES, allowance, stated, violating
@@ -59,8 +59,8 @@ class PromiseWindows(Displayed):
     """One row per class and promise: how many windows were judged and failed, over how long, and
     the least probable one (of equals, the busiest) with its ``figure``: the latency at the
     promised quantile, or the share that the promise is about."""
-    default: bool
-    """Whether a length of the windows is the default."""
+    defaults: Collection[str]
+    """The classes that do not state how long their windows are."""
 
     def table(self) -> pd.DataFrame:
         """Return the worst window of each promise of each class, those that fail first."""
@@ -85,7 +85,7 @@ class PromiseWindows(Displayed):
             for row in broken.itertuples()
         ]
         found = f"**broken**: {listed(which)}" if which else "no promise surely breaks in any"
-        rests = " (a default)" if self.default else ""
+        rests = " (a default)" if self.defaults else ""
         return (
             f"{counted(judged, 'window')} of {listed(lengths)}{rests}: {found}; "
             f"{counted(few, 'window')} {does(few, 'has', 'have')} too few requests to tell."
@@ -133,12 +133,7 @@ def promise_windows(
     runs = [result] if isinstance(result, RunResult) else list(result)
     asked = runs[0].scenario if scenario is None else scenario
     tables = [per_request(run) for run in runs] if tables is None else tables
-    every = [
-        _of_promise(number, run, table, c, rule)
-        for number, (run, table) in enumerate(zip(runs, tables, strict=True))
-        for c in asked.classes
-        for rule in stated(c.promises)
-    ]
+    every = list(_windows(runs, tables, asked))
     frame = pd.concat(every, ignore_index=True) if every else pd.DataFrame(columns=FRAME)
     judged = (frame["requests"] >= frame["needed"]).to_numpy()
     surely = frame["chance"].to_numpy() <= TAIL / max(int(judged.sum()), 1)
@@ -146,41 +141,50 @@ def promise_windows(
     return PromiseWindows(
         frame=frame[[*SHOWN, "outcome"]],
         worst=_worst(frame, tables, asked),
-        default=any(origin(c.promises, "window_s") == "default" for c in asked.classes),
+        defaults=[c.name for c in asked.classes if origin(c.promises, "window_s") == "default"],
     )
 
 
-def _of_promise(
-    number: int, run: RunResult, table: pd.DataFrame, request_class: RequestClass, rule: str
-) -> pd.DataFrame:
-    """Return the windows of one run for one promise, each with the chance of its breaks."""
+def _windows(
+    runs: Sequence[RunResult], tables: Sequence[pd.DataFrame], asked: Scenario
+) -> Iterator[pd.DataFrame]:
+    """Yield the windows of each run and promise, each with the chance of its breaks."""
+    for number, (run, table) in enumerate(zip(runs, tables, strict=True)):
+        for c in asked.classes:
+            length = c.promises.window_s
+            begins = window_starts(run.judged_from_s, _end_s(run, table), length)
+            own = table[table["request_class"] == c.name] if begins.size else table[:0]
+            for rule in stated(c.promises) if begins.size else ():
+                yield pd.DataFrame(
+                    {
+                        "run": number,
+                        "request_class": c.name,
+                        "promise": rule,
+                        "start_s": begins,
+                        "length_s": length,
+                        **_breaks(own, c.promises, rule, begins),
+                    }
+                )
+
+
+def _breaks(own: pd.DataFrame, promises: Promises, rule: str, begins: Floats) -> dict[str, Any]:
+    """Return how many requests of each window break a promise, and how probable so many are."""
     from scipy.special import bdtrc
 
-    promises = request_class.promises
-    length = promises.window_s
-    own = table[table["request_class"] == request_class.name]
     applies, breaks = violating(own, promises, rule)
     at = own["intended_start_s"].to_numpy(np.float64)[applies]
-    begins = window_starts(run.judged_from_s, _end_s(run, table), length)
-    first, last = np.searchsorted(at, begins), np.searchsorted(at, begins + length)
+    first, last = (np.searchsorted(at, begins + after) for after in (0.0, promises.window_s))
     so_far = np.concatenate([[0], np.cumsum(breaks[applies])])
     n, broken = last - first, so_far[last] - so_far[first]
     allowed = allowance(promises, rule)
-    return pd.DataFrame(
-        {
-            "run": number,
-            "request_class": request_class.name,
-            "promise": rule,
-            "start_s": begins,
-            "length_s": length,
-            "requests": n,
-            "broken": broken,
-            "broken_fraction": np.divide(broken, n, out=np.full(n.size, np.nan), where=n > 0),
-            "allowed_fraction": allowed,
-            "needed": samples_needed(promises.quantile),
-            "chance": np.where(broken > 0, bdtrc(broken - 1.0, n, allowed), 1.0),
-        }
-    )
+    return {
+        "requests": n,
+        "broken": broken,
+        "broken_fraction": np.divide(broken, n, out=np.full(n.size, np.nan), where=n > 0),
+        "allowed_fraction": allowed,
+        "needed": samples_needed(promises.quantile),
+        "chance": np.where(broken > 0, bdtrc(broken - 1.0, n, allowed), 1.0),
+    }
 
 
 def _end_s(run: RunResult, table: pd.DataFrame) -> float:
@@ -208,14 +212,17 @@ def _worst(frame: pd.DataFrame, tables: Sequence[pd.DataFrame], asked: Scenario)
         for rule in stated(c.promises):
             known = own[own["promise"] == rule]
             failed = known[known["outcome"] == "fail"]
-            row = {"request_class": c.name, "promise": rule, "windows": len(known)}
-            row |= {"failed_windows": len(failed), "broken_for_s": _covered(failed)}
-            row |= {"judged_for_s": _covered(known)}
+            row: dict[str, Any] = {
+                "request_class": c.name,
+                "promise": rule,
+                "windows": len(known),
+                "failed_windows": len(failed),
+                "broken_for_s": _covered(failed),
+                "judged_for_s": _covered(known),
+            }
             if len(known):
                 one = known.sort_values(["chance", "requests"], ascending=[True, False]).iloc[0]
-                row |= {
-                    key: one[key] for key in ("run", "start_s", "length_s", "requests", "broken")
-                }
+                row |= {k: one[k] for k in ("run", "start_s", "length_s", "requests", "broken")}
                 row["figure"] = _figure(tables[one["run"]], c, one)
             rows.append(row)
     return pd.DataFrame(rows, columns=WORST)
@@ -223,12 +230,11 @@ def _worst(frame: pd.DataFrame, tables: Sequence[pd.DataFrame], asked: Scenario)
 
 def _covered(windows: pd.DataFrame) -> float:
     """Return how long windows of equal length last together, what they share counted once, s."""
-    total = 0.0
-    for _, own in windows.groupby("run"):
-        begins = own["start_s"].to_numpy()
-        length = float(own["length_s"].iloc[0])
-        total += length + float(np.minimum(np.diff(begins), length).sum())
-    return total
+    if windows.empty:
+        return 0.0
+    begins, length = windows["start_s"].to_numpy(), float(windows["length_s"].iloc[0])
+    same_run = np.diff(windows["run"].to_numpy()) == 0
+    return length + float(np.where(same_run, np.minimum(np.diff(begins), length), length).sum())
 
 
 def _figure(table: pd.DataFrame, request_class: RequestClass, window: pd.Series) -> float:
@@ -274,11 +280,12 @@ def in_windows(reasons: Iterable[Reason], found: PromiseWindows) -> Iterator[Rea
     by_promise = {(row["request_class"], row["promise"]): row for _, row in failed.iterrows()}
     for reason in reasons:
         row = by_promise.get((reason.request_class, reason.rule))
-        yield reason if row is None else _broken_in(reason, row, default=found.default)
+        is_default = reason.request_class in found.defaults
+        yield reason if row is None else _broken_in(reason, row, is_default=is_default)
 
 
-def _broken_in(reason: Reason, row: pd.Series, *, default: bool) -> Reason:
-    length = format_value(float(row["length_s"]), "_s") + " (a default)" * default
+def _broken_in(reason: Reason, row: pd.Series, *, is_default: bool) -> Reason:
+    length = format_value(float(row["length_s"]), "_s") + " (a default)" * is_default
     spans = (format_value(float(row[key]), "_s") for key in ("broken_for_s", "judged_for_s"))
     figure = _figure_text(float(row["figure"]), reason.rule)
     evidence = (

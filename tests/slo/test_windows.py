@@ -91,7 +91,7 @@ def test_the_busiest_hour_is_judged_like_the_whole_run(run, scenario):
 
 def test_a_run_no_longer_than_a_window_has_none(run, scenario):
     windows = promise_windows(run(asked=scenario({"ttft_s": 2.0})))
-    assert windows.default
+    assert list(windows.defaults) == ["chat"]
     assert windows.frame.empty
     assert windows.worst["windows"].tolist() == [0]
     assert windows.summary()
