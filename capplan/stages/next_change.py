@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from capplan.verdict import Outcome
 
 
+HALVINGS = 5
+"""How often a queue is halved until the promise holds; a choice of this project."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
     """The first degradation's load again, with one field changed."""
@@ -43,6 +47,11 @@ class Candidate:
     def outcome(self) -> Outcome:
         """Return the worst outcome of the rules."""
         return worst(r.outcome for r in self.reasons)
+
+    @property
+    def mends(self) -> bool:
+        """Return whether the promise holds with the change."""
+        return any(r.rule == "promise_mended" and r.outcome == "pass" for r in self.reasons)
 
     def to_json(self) -> dict[str, Any]:
         """Return the candidate as plain values."""
@@ -59,8 +68,32 @@ class Candidate:
 
 
 def run_next(scenario: Scenario, point: Degradation, *, seed: int) -> Candidate:
-    """Return the load at which a promise first broke, run with the crossed limit moved."""
-    limit, before = point.limit, point.stage
+    """Return the load at which a promise first broke, run with the crossed limit moved.
+
+    The length of a queue is halved, :data:`HALVINGS` times at most, until the promise holds; if it
+    never does, the first try is returned.
+    """
+    tries = (_run(scenario, point, limit, seed=seed) for limit in _tries(point.limit))
+    first = next(tries)
+    if first.mends:
+        return first
+    return next((one for one in tries if one.mends), first)
+
+
+def _tries(limit: CrossedLimit) -> Iterator[CrossedLimit]:
+    """Yield a limit, and then the shorter queues if it is the length of one."""
+    yield limit
+    value = limit.candidate
+    for _ in range(HALVINGS if limit.field.endswith(".length") else 0):
+        if not value:
+            return
+        value //= 2
+        yield replace(limit, candidate=value)
+
+
+def _run(scenario: Scenario, point: Degradation, limit: CrossedLimit, *, seed: int) -> Candidate:
+    """Return the load of a degradation again, with a limit at its candidate."""
+    before = point.stage
     if limit.candidate is None:
         reason = unknown("candidate_runs", f"{limit.field}: {limit.why}", next_action=limit.why)
         return Candidate(limit=limit, before=before, after=None, reasons=(reason,))
@@ -82,11 +115,13 @@ def run_next(scenario: Scenario, point: Degradation, *, seed: int) -> Candidate:
             next_action="move another field of the same layer",
         )
         return Candidate(limit=limit, before=before, after=None, reasons=(reason,))
-    reasons = tuple(_compared(scenario, point, after))
+    reasons = tuple(_compared(scenario, point, limit, after))
     return Candidate(limit=limit, before=before, after=after, reasons=reasons)
 
 
-def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[Reason]:
+def _compared(
+    scenario: Scenario, point: Degradation, limit: CrossedLimit, after: Stage
+) -> Iterator[Reason]:
     """Yield the rules on a change: it mends, at no other's price, and not by capacity alone."""
     was = point.found.share.value if point.found else math.nan
     mended = _share(after.table, point, scenario)
@@ -103,7 +138,7 @@ def _compared(scenario: Scenario, point: Degradation, after: Stage) -> Iterator[
         held,
         value=mended,
         limit=allowed,
-        evidence=f"{text} after {point.limit.field} = {point.limit.candidate:g} "
+        evidence=f"{text} after {limit.field} = {limit.candidate:g} "
         f"(runs {point.stage.run_id}, {after.run_id})",
         next_action="move the limit further, or look at what breaks now",
     )

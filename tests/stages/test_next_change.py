@@ -93,5 +93,7 @@ def test_over_the_drills_some_next_changes_pass_and_none_is_unplanned_capacity()
     outcomes = [one.outcome for one in tried.values()]
     assert outcomes.count("pass") >= 3
     assert not any(one.limit.is_capacity for one in tried.values())
+    assert tried["slow-replica"].mends
+    assert tried["slow-replica"].limit.candidate == 2, "half of the first try, which does not mend"
     assert tried["hidden-tail"].limit.candidate is None, "a request alone breaks the promise"
     assert tried["hidden-tail"].outcome == "unknown"
