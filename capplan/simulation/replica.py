@@ -250,8 +250,7 @@ class Replica:
     def lose_kv(self, blocks: int) -> None:
         """Lose free KV blocks, until a crash or a reload."""
         if not isinstance(self.engine, ContinuousEngine):
-            msg = f"an engine of single steps, got {type(self.engine).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"an engine of single steps, got {type(self.engine).__name__}")
         self.engine.kv.lose(blocks)
 
     def end_moves(self, end_s: float) -> None:

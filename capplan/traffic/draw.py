@@ -167,8 +167,7 @@ def _shaped(
     rng, limit = stream(*key, Stream.ARRIVALS), scenario.requests
     if isinstance(traffic.arrivals, RecordedGaps):
         if base is None:
-            msg = "arrivals recorded need a base trace"
-            raise ValueError(msg)
+            raise ValueError("arrivals recorded need a base trace")
         times, rows = recorded_gaps(base, traffic.arrivals.requests, plan, rng=rng)
         times, rows = times[:limit], rows[:limit]
         frame = taken(base.frame, rows, occurrence(rows))
