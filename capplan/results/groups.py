@@ -13,7 +13,6 @@ from capplan.formatting import counted, format_value
 from capplan.results.headline import LATENCIES, QUANTILES, outcome_counts, summary
 from capplan.results.requests import per_request
 from capplan.scenario import Scenario
-from capplan.scenario.phases import load_phases
 
 if TYPE_CHECKING:
     from capplan.results.run import RunResult
@@ -104,11 +103,11 @@ def length_bucket(prompt_tokens: pd.Series) -> pd.Categorical:
 def phase(scenario: Scenario, start_s: pd.Series) -> npt.NDArray[np.object_]:
     """Return the phase of the load in which each request starts.
 
-    The phase of the planned load (:mod:`capplan.scenario.phases`), in a scenario with faults
-    followed by ``before fault``, ``fault`` or ``after fault``.
+    The phase of the planned load (:meth:`capplan.scenario.traffic.Traffic.phases`), in a scenario
+    with faults followed by ``before fault``, ``fault`` or ``after fault``.
     """
     time = start_s.to_numpy(np.float64)
-    load = load_phases(scenario.traffic, time)
+    load = scenario.traffic.phases(time)
     if not scenario.faults:
         return load
     begin = min(fault.begins_s for fault in scenario.faults)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,29 @@ from capplan.scenario.part import (
     Seconds,
 )
 from capplan.scenario.times import Time
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Labels = NDArray[np.object_]
+
+HOUR_S = 3600.0
+HOURS_OF_A_DAY, DAYS_OF_A_WEEK = 24, 7
+STEADY = "steady"
+
+
+def _all(label: str, time_s: Floats) -> Labels:
+    import numpy as np
+
+    return np.full(len(time_s), label, dtype=object)
+
+
+def _either(where: NDArray[np.bool_], yes: str, no: str | list[str]) -> Labels:
+    import numpy as np
+
+    return np.where(where, yes, no).astype(object)
 
 
 class ClosedLoop(Part):
@@ -60,9 +83,9 @@ class ClosedLoop(Part):
         ends = 1 / self.session_requests
         return ends * self.between_sessions.mean_s + (1 - ends) * self.think.mean_s
 
-
-HOURS_OF_A_DAY = 24
-DAYS_OF_A_WEEK = 7
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``ramp`` while users join, then ``steady``."""
+        return _either(time_s < self.ramp_s, "ramp", STEADY)
 
 
 class Replay(Part):
@@ -77,6 +100,10 @@ class Replay(Part):
     time_scale: Rate = 1.0
     rate_scale: Rate = 1.0
 
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``recorded``."""
+        return _all("recorded", time_s)
+
 
 class Steady(Part):
     """A constant rate; with ``per_replica``, per replica of the primary pool."""
@@ -84,6 +111,10 @@ class Steady(Part):
     kind: Literal["steady"] = "steady"
     rate_rps: Rate
     per_replica: bool = False
+
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``steady``."""
+        return _all(STEADY, time_s)
 
 
 class Step(Part):
@@ -98,6 +129,14 @@ class Step(Part):
     steps: Count = 5
     hold_s: PositiveSeconds = 300.0
     ramp_s: Seconds = 0.0
+
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``level 1``, ``level 2`` and so on, ``ramp`` between them."""
+        import numpy as np
+
+        level, since = np.divmod(time_s, self.hold_s + self.ramp_s)
+        names = [f"level {int(min(n, self.steps - 1)) + 1}" for n in level]
+        return _either((since >= self.hold_s) & (level < self.steps - 1), "ramp", names)
 
 
 class Ramp(Part):
@@ -122,9 +161,8 @@ class Ramp(Part):
         >>> Ramp(start_rps=2, target_rps=12, ramp_rps_per_s=0.5).seconds()
         20.0
         """
-        if self.ramp_s is not None:
-            return self.ramp_s
-        return abs(self.target_rps - self.start_rps) / (self.ramp_rps_per_s or 1.0)
+        by_slope = abs(self.target_rps - self.start_rps) / (self.ramp_rps_per_s or 1.0)
+        return by_slope if self.ramp_s is None else self.ramp_s
 
     def rate_of_rise(self) -> float:
         """Return the ramp rate, negative for a falling load, requests/s per second.
@@ -135,13 +173,14 @@ class Ramp(Part):
         rise, seconds = self.target_rps - self.start_rps, self.seconds()
         return rise / seconds if seconds > 0 else 0.0
 
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``ramp``, then ``steady``."""
+        return _either(time_s < self.seconds(), "ramp", STEADY)
 
-class Spike(Part):
-    """A base rate with bursts to ``peak_rps``, ``burst_s`` long, every ``every_s``."""
 
-    kind: Literal["spike"] = "spike"
-    base_rps: Rate
-    peak_rps: Rate
+class Repeated(Part):
+    """Bursts ``burst_s`` long, every ``every_s``, the first at ``first_s``."""
+
     burst_s: PositiveSeconds = 30.0
     every_s: PositiveSeconds = 600.0
     first_s: Seconds = 60.0
@@ -149,6 +188,25 @@ class Spike(Part):
     def _broken(self) -> Iterator[str]:
         if self.burst_s > self.every_s:
             yield "burst_s must not exceed every_s"
+
+    def inside(self, time_s: Floats) -> NDArray[np.bool_]:
+        """Return which times lie within a burst."""
+        import numpy as np
+
+        since = np.mod(time_s - self.first_s, self.every_s)
+        return (time_s >= self.first_s) & (since < self.burst_s)
+
+
+class Spike(Repeated):
+    """A base rate with bursts to ``peak_rps``."""
+
+    kind: Literal["spike"] = "spike"
+    base_rps: Rate
+    peak_rps: Rate
+
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``base``, ``burst``."""
+        return _either(self.inside(time_s), "burst", "base")
 
 
 class Wave(Part):
@@ -158,6 +216,10 @@ class Wave(Part):
     rate_rps: Rate
     amplitude_fraction: Annotated[Fraction, Field(gt=0)] = 0.5
     period_s: PositiveSeconds = 600.0
+
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``crest`` above the mean, ``trough`` below."""
+        return _either(time_s % self.period_s < self.period_s / 2, "crest", "trough")
 
 
 class Calendar(Part):
@@ -185,6 +247,25 @@ class Calendar(Part):
         if sum(self.hours) <= 0 or sum(self.weekdays) <= 0:
             yield "hours and weekdays must each have a positive entry"
 
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``busy hours`` from the mean rate of a factor-1 day on, else ``quiet hours``."""
+        import numpy as np
+
+        hour = time_s / HOUR_S + self.start_hour
+        part = hour - (first := np.floor(hour))
+        rate = self.factor_at(first) * (1 - part) + self.factor_at(first + 1) * part
+        return _either(rate >= 1.0, "busy hours", "quiet hours")
+
+    def factor_at(self, hour: Floats) -> Floats:
+        """Return the factor on the mean rate at full hours, counted from the first midnight."""
+        import numpy as np
+
+        day, of_day = np.divmod(hour.astype(np.int64), HOURS_OF_A_DAY)
+        factor = np.asarray(self.weekdays)[(self.start_weekday + day) % DAYS_OF_A_WEEK]
+        factor = np.where(np.isin(day, self.holidays), self.holiday_factor, factor)
+        pattern = np.asarray(self.hours) / np.mean(self.hours)
+        return np.asarray(factor * pattern[of_day])
+
 
 class TimedShape(Part):
     """A part of a sequence: a shape and its length."""
@@ -199,12 +280,30 @@ class Sequence(Part):
     kind: Literal["sequence"] = "sequence"
     parts: Annotated[tuple[TimedShape, ...], Field(min_length=1)]
 
+    def phases(self, time_s: Floats) -> Labels:
+        """Return ``part 1: `` and so on before the phase of the part; ``after the plan``."""
+        labels, start_s = _all("after the plan", time_s), 0.0
+        for number, part in enumerate(self.parts, 1):
+            inside = (time_s >= start_s) & (time_s < start_s + part.duration_s)
+            phases = part.shape.phases(time_s[inside] - start_s)
+            labels[inside] = [f"part {number}: {phase}" for phase in phases]
+            start_s += part.duration_s
+        return labels
+
 
 class Sum(Part):
     """Shapes whose rates add while all last."""
 
     kind: Literal["sum"] = "sum"
     parts: Annotated[tuple[PlannedShape, ...], Field(min_length=1)]
+
+    def phases(self, time_s: Floats) -> Labels:
+        """Return the phases of its parts joined by `` + ``, ``steady`` ones left out."""
+        import numpy as np
+
+        each = zip(*(part.phases(time_s) for part in self.parts), strict=True)
+        joined = [" + ".join(p for p in phases if p != STEADY) or STEADY for phases in each]
+        return np.array(joined, dtype=object)
 
 
 PlannedShape = Annotated[
@@ -225,11 +324,7 @@ def occasion(name: str, *, base_rps: float, peak_rps: float, part_s: float = 900
 
     A promotion is a spike from base to peak; an iteration is a wave between both; a release is
     all four in turn (steady base, steps, spike, wave), each for ``part_s``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown occasion or a peak that is not above the base.
+    Raises ValueError for an unknown occasion or a peak that is not above the base.
 
     >>> occasion("promotion", base_rps=5, peak_rps=20).peak_rps
     20.0

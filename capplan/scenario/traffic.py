@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -20,8 +20,11 @@ from capplan.scenario.part import (
     Seconds,
     TracePath,
 )
-from capplan.scenario.shapes import ClosedLoop, Replay, Shape
+from capplan.scenario.shapes import ClosedLoop, Repeated, Replay, Shape
 from capplan.schema import TRACE, names
+
+if TYPE_CHECKING:
+    from capplan.scenario.shapes import Floats, Labels
 
 
 class Poisson(Part):
@@ -103,21 +106,15 @@ class MixChange(Part):
     over_s: Seconds = 0.0
 
 
-class Bursts(Part):
-    """Bursts to ``peak_fraction`` × planned peak, ``burst_s`` long, every ``every_s``.
+class Bursts(Repeated):
+    """Bursts to ``peak_fraction`` × planned peak.
 
     The planned peak is the highest rate of the shape; of a replay, its highest minute.
     """
 
     kind: Literal["bursts"] = "bursts"
     peak_fraction: Positive = 2.0
-    burst_s: PositiveSeconds = 30.0
-    every_s: PositiveSeconds = 600.0
     first_s: Seconds = 600.0
-
-    def _broken(self) -> Iterator[str]:
-        if self.burst_s > self.every_s:
-            yield "burst_s must not exceed every_s"
 
 
 class LongOutputs(Part):
@@ -174,6 +171,23 @@ class Traffic(Part):
         if self.duration_s is not None:
             return self.duration_s
         return math.inf if isinstance(self.shape, Replay) else DEFAULT_DURATION_S
+
+    def phases(self, time_s: Floats) -> Labels:
+        """Return the phase of the planned load at each time, by which figures are grouped.
+
+        It is that of the shape, and ``burst`` within a burst of ``perturbations``.
+
+        >>> import numpy as np
+        >>> from capplan.scenario.shapes import Spike
+        >>> spike = Spike(base_rps=1.0, peak_rps=5.0, first_s=10.0, burst_s=5.0, every_s=50.0)
+        >>> Traffic(shape=spike).phases(np.array([0.0, 10.0, 15.0])).tolist()
+        ['base', 'burst', 'base']
+        """
+        labels = self.shape.phases(time_s)
+        for burst in self.perturbations:
+            if isinstance(burst, Bursts):
+                labels[burst.inside(time_s)] = "burst"
+        return labels
 
     @field_validator("columns", "units")
     @classmethod

@@ -8,8 +8,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.scenario.phases import HOUR_S, hourly_factor
 from capplan.scenario.shapes import (
+    HOUR_S,
     Calendar,
     ClosedLoop,
     Ramp,
@@ -98,7 +98,7 @@ def _calendar(shape: Calendar, duration_s: float) -> RateCurve:
     """Return the rate through the full hours, from the start's hour on."""
     first = math.floor(shape.start_hour)
     hour = first + np.arange(math.ceil(duration_s / HOUR_S) + 2.0)
-    rate = shape.rate_rps * hourly_factor(shape, hour)
+    rate = shape.rate_rps * shape.factor_at(hour)
     at = (hour - shape.start_hour) * HOUR_S
     time = np.concatenate([[0.0], at[(at > 0) & (at < duration_s)], [duration_s]])
     return curve(time, np.interp(time, at, rate))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from capplan.scenario.files import load_scenario, with_values
-from capplan.scenario.phases import load_phases
 from capplan.scenario.shapes import (
     Calendar,
     Ramp,
@@ -27,7 +26,7 @@ STEPS = Step(start_rps=1.0, factor=2.0, steps=3, hold_s=50.0, ramp_s=10.0)
 
 
 def phases(shape, times, **fields):
-    return load_phases(Traffic(shape=shape, **fields), np.asarray(times, dtype=float))
+    return Traffic(shape=shape, **fields).phases(np.asarray(times, dtype=float))
 
 
 @pytest.fixture(name="times")
@@ -105,10 +104,10 @@ def test_bursts_that_perturb_a_shape_are_bursts(times):
 
 def test_a_replay_is_recorded_and_users_ramp_up_before_they_are_steady(times):
     chat = load_scenario("chat-service")
-    assert set(load_phases(chat.traffic, times)) == {"recorded"}
+    assert set(chat.traffic.phases(times)) == {"recorded"}
     users = {"kind": "closed", "users": 5, "ramp_s": 90.0, "think": {"kind": "fixed", "seconds": 1}}
     closed = with_values(chat, {"traffic.shape": users})
-    found = load_phases(closed.traffic, times)
+    found = closed.traffic.phases(times)
     assert set(found[times < 90]) == {"ramp"}
     assert set(found[times >= 90]) == {"steady"}
-    assert load_phases(closed.traffic, np.zeros(0)).tolist() == []
+    assert closed.traffic.phases(np.zeros(0)).tolist() == []
