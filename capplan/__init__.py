@@ -42,6 +42,7 @@ _HOME = {
     "LoadRamp": "capplan.stages",
     "limit_table": "capplan.stages",
     "size": "capplan.sizing",
+    "choose_batching": "capplan.sizing",
     "decide": "capplan.decision",
 }
 

@@ -107,8 +107,9 @@ class PoolStudy(Displayed):
         n = len(self.trace)
         without = f" Left out, so that only the window differs: {self.left_out}."
         return (
-            f"Pool `{self.pool.name}`: {counted(self.pool.replicas, 'replica')}, {self._window}. "
-            f"Its busiest {counted(n, 'request')} {does(n, 'arrives', 'arrive')} at "
+            f"Pool `{self.pool.name}`: {counted(self.pool.replicas, 'replica')}, "
+            f"{self.window_words(*self.point)}. Its busiest "
+            f"{counted(n, 'request')} {does(n, 'arrives', 'arrive')} at "
             f"{format_value(rate_rps(self.trace), '_rps')}.{without if self.left_out else ''}"
         )
 
@@ -129,9 +130,8 @@ class PoolStudy(Displayed):
         ]
         return pd.DataFrame(rows)
 
-    @property
-    def _window(self) -> str:
-        across, down = self.point
+    def window_words(self, across: float, down: float) -> str:
+        """Return a batch window of the pool in words."""
         if self.pool.batching.kind == "continuous":
             return f"{counted(across, 'sequence')} at once and {counted(down, 'token')} a step"
         limit = format_value(down, "max_queue_delay_s")

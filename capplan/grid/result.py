@@ -68,6 +68,8 @@ class SweepResult(Displayed):
     by_bucket: pd.DataFrame
     assumed: tuple[str, ...] = ()
     """What was assumed, cut, dropped or filled in the requests of any point."""
+    picked: Any = None
+    """The index in ``points`` of a point that is chosen by more than these runs."""
 
     @property
     def verdict(self) -> dict[str, Any]:
@@ -122,7 +124,11 @@ class SweepResult(Displayed):
         """Return the point with most goodput inside the budget; the shortest tail breaks a tie.
 
         Points that are not proven count only if no other is inside. None = no point is inside.
+        A point that was picked by something else than this load (``picked``) stands in its place.
         """
+        if self.picked is not None:
+            picked: pd.Series[Any] = self.points.loc[self.picked]
+            return picked
         for state in INSIDE:
             inside = self.points[self.points["state"] == state]
             if not inside.empty:
@@ -154,8 +160,8 @@ class SweepResult(Displayed):
                 end = " All requests of a class are equally long: **the conclusion is unknown.**"
             return f"No point of {self._of} is shown to keep every promise: {counts}.{end}{own}"
         return (
-            f"**Chosen for {self._of}: {self._words(chosen)}** ({chosen['outcome']}), the most "
-            f"goodput inside the budget, then the shortest tail ({counts}).{own}"
+            f"**Chosen for {self._of}: {self._words(chosen)}** ({chosen['outcome']}), "
+            f"{self._how} ({counts}).{own}"
         )
 
     def failures(self) -> str:
@@ -215,6 +221,12 @@ class SweepResult(Displayed):
             best=rows[rows["point"] == best.name],
             at=self._words(best),
         )
+
+    @property
+    def _how(self) -> str:
+        if self.picked is not None:
+            return "by its headroom"
+        return "the most goodput inside the budget at this load, then the shortest tail"
 
     @property
     def _equal_lengths(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capplan.evidence import artefact, read_artefact
+from capplan.formatting import listed
 from capplan.results import per_request
 from capplan.schema import NoRowsError
 
@@ -52,6 +53,20 @@ class Page:
         from capplan.evidence.store import inputs_of
 
         return write_run(result, verdict, self.folder / "simulated" / inputs_of(result).run_id)
+
+    def batching(self) -> str:
+        """Return the batch windows that a page is about, the scenario's own, and 03's choice."""
+        left = self.find("chosen_point.json")
+        if left is None:
+            return "This page is about the scenario's own batch windows; page 03 has not run."
+        words = []
+        for one in left["pools"]:
+            own, chosen = one["now"], one["fields"]
+            text = f"`{one['pool']}` {listed(f'{k} {v}' for k, v in own.items())}"
+            if chosen != own:
+                text += f" (page 03 chose {listed(f'{k} {v}' for k, v in chosen.items())})"
+            words.append(text)
+        return f"This page is about the scenario's own batch windows: {listed(words)}."
 
     def in_order(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return a frame whose ``request_class`` keeps the scenario's order, and so its colours."""

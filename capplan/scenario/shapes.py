@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -43,6 +44,32 @@ def _either(where: NDArray[np.bool_], yes: str, no: str | list[str]) -> Labels:
     return np.where(where, yes, no).astype(object)
 
 
+class UserWave(Part):
+    """Users who come and go over a period: ``users`` × (1 + amplitude × sin(2π t / period)).
+
+    User number n, from 0, is there while that is more than n. Who leaves gets the answer under way;
+    the next request waits for the return. Amplitude and period as those of the shape ``wave``.
+    """
+
+    amplitude_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    period_s: PositiveSeconds = 86_400.0
+
+    def there_s(self, user: int, users: int, time_s: float) -> float:
+        """Return when a user is there next, from a time on, s; that time if it is there then.
+
+        >>> wave = UserWave(amplitude_fraction=1.0, period_s=40.0)
+        >>> [round(wave.there_s(15, 10, t), 2) for t in (0, 5, 20)], wave.there_s(0, 10, 29)
+        ([3.33, 5, 43.33], 29)
+        """
+        level = (user / users - 1) / self.amplitude_fraction
+        if level < -1:
+            return time_s
+        rise_s = math.asin(min(level, 1.0)) * self.period_s / (2 * math.pi)
+        since_s = (time_s - rise_s) % self.period_s
+        there = since_s < self.period_s / 2 - 2 * rise_s
+        return time_s if there else time_s + self.period_s - since_s
+
+
 class ClosedLoop(Part):
     """Users that send, wait for the end of the answer, think, and send again.
 
@@ -61,6 +88,18 @@ class ClosedLoop(Part):
     session_requests: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Mean requests of a session; None = one session per user."""
     between_sessions: Time | None = None
+    wave: UserWave | None = None
+    """None = all ``users`` are there from their start to the end."""
+
+    @property
+    def most_users(self) -> int:
+        """Return the most users at once."""
+        more = 0.0 if self.wave is None else self.wave.amplitude_fraction
+        return math.ceil(self.users * (1 + more) - 1e-9)
+
+    def there_s(self, user: int, time_s: float) -> float:
+        """Return when a user is there next, from a time on, s."""
+        return time_s if self.wave is None else self.wave.there_s(user, self.users, time_s)
 
     def _broken(self) -> Iterator[str]:
         if self.between_sessions is not None and self.session_requests is None:

@@ -53,8 +53,16 @@ class UserSource:
     A request without a user has a user of its own. No request begins at or after ``until_s``.
     """
 
-    def __init__(self, requests: Iterable[Request], *, clock: Clock, until_s: float) -> None:
+    def __init__(
+        self,
+        requests: Iterable[Request],
+        *,
+        clock: Clock,
+        until_s: float,
+        there_s: Callable[[str, float], float] = lambda user, time_s: time_s,
+    ) -> None:
         self._thinking = 0
+        self._there_s = there_s
         self._clock = clock
         self._until_s = until_s
         self._left: dict[str, deque[Request]] = defaultdict(deque)
@@ -85,7 +93,7 @@ class UserSource:
         if not left:
             return
         coming = left.popleft()
-        coming.first_start_s = self._clock.now + coming.think_s
+        coming.first_start_s = self._there_s(coming.user, self._clock.now + coming.think_s)
         if coming.first_start_s < self._until_s:
             self._schedule(coming)
         else:
@@ -101,12 +109,20 @@ class UserSource:
 
 
 def request_source(
-    requests: Iterator[Request], *, closed: bool, until_s: float, clock: Clock
+    requests: Iterator[Request],
+    *,
+    closed: bool,
+    until_s: float,
+    clock: Clock,
+    there_s: Callable[[str, float], float],
 ) -> TraceSource | UserSource:
-    """Return the source of a trace's requests; ``until_s`` inf = until users have none left."""
+    """Return the source of a trace's requests; ``until_s`` inf = until users have none left.
+
+    ``there_s`` returns when a user is there next, from a time on.
+    """
     if not closed:
         return TraceSource(requests, clock=clock)
-    return UserSource(requests, clock=clock, until_s=until_s)
+    return UserSource(requests, clock=clock, until_s=until_s, there_s=there_s)
 
 
 class _Limit:

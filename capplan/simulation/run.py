@@ -20,6 +20,7 @@ from capplan.budget import resolved
 from capplan.progress import work
 from capplan.results import RunResult
 from capplan.scenario import Scenario
+from capplan.scenario.shapes import ClosedLoop
 from capplan.simulation import timeline
 from capplan.simulation.attempt import Downstream
 from capplan.simulation.autoscaler import ScalingController
@@ -181,6 +182,7 @@ class _Run:
                 closed=is_closed(trace),
                 until_s=self.sent_until_s,
                 clock=self.clock,
+                there_s=partial(_there_s, scenario.traffic.shape),
             ),
             log=RequestLog(trace.frame, network_s=network_s, leaves_s=self._leaves_s),
             retries={c.name: c.retry for c in scenario.classes},
@@ -301,6 +303,14 @@ def _sent_until_s(trace: Trace) -> float:
     if not is_closed(trace):
         return float(trace.frame["arrival_s"].iloc[-1])
     return math.inf if trace.duration_s is None else trace.duration_s
+
+
+def _there_s(shape: Any, user: str, time_s: float) -> float:
+    """Return when a drawn user of a closed loop is there next; a recorded one always is."""
+    number = user.removeprefix("u")
+    if not isinstance(shape, ClosedLoop) or not number.isdigit():
+        return time_s
+    return shape.there_s(int(number), time_s)
 
 
 def _engine_for(output_tokens: int) -> EngineKind:

@@ -13,7 +13,7 @@ from capplan.verdict import Outcome, Reason
 OWN = "own_replicas"
 
 
-def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None) -> Reason:
+def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None, lose: Loss) -> Reason:
     """Return whether the scenario's own replicas keep the promises under a loss.
 
     ``fewest`` is the point of the fewest replicas that do, None if no number does. An autoscaler
@@ -21,7 +21,7 @@ def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None) -> Reas
     """
     needed = None if fewest is None else fewest.replicas
     outcome: Outcome
-    have = f"the scenario's {counted(pool.replicas, f'{pool.name} replica')}, {own.lose}"
+    have = f"the scenario's {counted(pool.replicas, f'{pool.name} replica')}, {lose}"
     if isinstance(own, Point) and own.open and own.holds:
         first = own.open[0]
         outcome, evidence, action = "unknown", f"{have}: {first.evidence}", first.next_action

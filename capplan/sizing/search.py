@@ -268,7 +268,10 @@ def _sizing(
         outages=evaluate.outages(losses[-1]),
         seed=evaluate.seed,
     )
-    reasons += [own_reason(evaluate(pool.replicas, one), pool, p) for one, p in chosen.items()]
+    alone = evaluate(pool.replicas, Loss(count=0))
+    for one, point in chosen.items():  # what fails without a loss is not tried with one
+        own = evaluate(pool.replicas, one) if _holds(alone) else alone
+        reasons.append(own_reason(own, pool, point, one))
     reasons += row_reasons(table)
     reasons += _left_open([p for p in chosen.values() if p is not None], costs)
     return Sizing(

@@ -85,7 +85,7 @@ def without_users(base: Trace) -> Trace:
 
 def _check_rows(scenario: Scenario, shape: ClosedLoop, end_s: float) -> None:
     mean = shape.mean_think_s
-    rows = shape.users * (1 + end_s / mean) if mean > 0 else math.inf
+    rows = shape.most_users * (1 + end_s / mean) if mean > 0 else math.inf
     if min(rows, scenario.requests or math.inf) > MOST_ROWS:
         rule = f"at most {MOST_ROWS:,} requests for the users; longer think times, or requests"
         raise DataError(rule, where=scenario.name, field="traffic.shape", value=f"{rows:,.0f}")
@@ -96,14 +96,19 @@ def _sequences(
 ) -> pd.DataFrame:
     """Return user, session, think time and earliest start of every request, by earliest start."""
     cap = scenario.requests
-    most = math.inf if cap is None else math.ceil(cap / shape.users)
+    users = shape.most_users
+    most = math.inf if cap is None else math.ceil(cap / users)
     parts = []
-    for user, rng in enumerate(stream(*key, Stream.ARRIVALS).spawn(shape.users)):
-        start_s = shape.ramp_s * user / shape.users
+    for user, rng in enumerate(stream(*key, Stream.ARRIVALS).spawn(users)):
+        start_s = shape.there_s(user, shape.ramp_s * user / users)
         if start_s >= end_s:
             break
         think, session = _thinking(shape, end_s - start_s, most, rng)
         earliest = start_s + np.cumsum(np.nan_to_num(think))
+        if shape.wave is not None:
+            earliest = _while_there(shape, user, start_s, think)
+            kept = earliest < end_s
+            think, session, earliest = think[kept], session[kept], earliest[kept]
         turn = np.arange(len(think))
         parts.append((np.full(len(think), user), turn, session, think, earliest))
     columns = ("user", "turn", "session", "think_s", "arrival_s")
@@ -112,6 +117,14 @@ def _sequences(
     if cap is not None:
         frame = frame.sort_values(["turn", "arrival_s"], kind="stable").iloc[:cap]
     return frame.sort_values(["arrival_s", "turn"], kind="stable", ignore_index=True)
+
+
+def _while_there(shape: ClosedLoop, user: int, start_s: float, think: Floats) -> Floats:
+    """Return the earliest starts of a user's requests, s, each at a time when it is there."""
+    found = [start_s]
+    for pause in think[1:]:
+        found.append(shape.there_s(user, found[-1] + float(pause)))
+    return np.array(found)
 
 
 def _thinking(
@@ -153,7 +166,7 @@ def _from_laws(
     scenario: Scenario, shape: ClosedLoop, user: Ints, key: tuple[int, int]
 ) -> pd.DataFrame:
     """Return a row for each request: class and tenant of its user, lengths by the laws."""
-    index = drawn_classes(scenario, np.zeros(shape.users), stream(*key, Stream.CLASSES))
+    index = drawn_classes(scenario, np.zeros(shape.most_users), stream(*key, Stream.CLASSES))
     names = np.array([c.name for c in scenario.classes], dtype=object)[index]
     tenant = laws.tenants_of(scenario, names, stream(*key, Stream.TENANTS))
     return laws.drawn_rows(scenario, index[user], key=key, tenant=tenant[user])
@@ -173,7 +186,7 @@ def _from_base(
     if "tenant" in base.frame:
         kind = kind + "\n" + base.frame["tenant"].astype("object").fillna("").astype("str")
     code, names = pd.factorize(kind)
-    of_user = rng.integers(len(base), size=shape.users)
+    of_user = rng.integers(len(base), size=shape.most_users)
     rows = rows_by_class(
         [*names], code[of_user][user], kind.to_numpy(dtype=object), rng, source=base.source
     )

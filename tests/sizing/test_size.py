@@ -178,8 +178,8 @@ def test_an_autoscaler_that_may_reach_the_number_leaves_it_open(sized):
     for most, outcome in [(9, "unknown"), (1, "fail")]:
         scaler = {"max_replicas": most, "metrics": [metric]}
         scaled = small(**{"pools.llm.cold_start_s": 5.0, "pools.llm.autoscaler": scaler})
-        assert own_reason(few, scaled.pool(), point).outcome == outcome
-    assert own_reason(few, pool, None).outcome == "fail"
+        assert own_reason(few, scaled.pool(), point, few.lose).outcome == outcome
+    assert own_reason(few, pool, None, few.lose).outcome == "fail"
 
 
 def test_a_loss_alone_is_sized_by_several_processes():

@@ -7,6 +7,7 @@ from scipy import stats
 
 from capplan.scenario.files import load_scenario, with_values
 from capplan.schema import TRACE, DataError, names
+from capplan.simulation import simulate
 from capplan.traffic.closed import closed_loop, is_closed, without_users
 from capplan.traffic.draw import draw
 from capplan.traffic.sample import read_base
@@ -172,3 +173,20 @@ def test_a_users_request_without_think_time_is_an_error(chat):
     broken = from_frame(trace.frame.assign(think_s=np.nan))
     with pytest.raises(DataError, match="think time for each request"):
         is_closed(broken)
+
+
+def test_users_follow_a_wave_and_wait_for_their_return_with_the_next_request(mixed):
+    """In the crest of a wave of full amplitude twice the users are there, in the trough none."""
+    wave = {"amplitude_fraction": 1.0, "period_s": 1200.0}
+    scenario = with_values(mixed, {"traffic.shape": USERS | {"ramp_s": 0.0, "wave": wave}})
+    drawn = draw(scenario, seed=2)
+    assert drawn.frame["user"].nunique() == 80
+    assert drawn.frame["arrival_s"].is_monotonic_increasing
+    run = simulate(scenario, trace=drawn, seed=2)
+    start = run.requests["intended_start_s"].to_numpy() % 1200.0
+    crest = np.count_nonzero((start > 200.0) & (start < 400.0))
+    trough = np.count_nonzero((start > 800.0) & (start < 1000.0))
+    assert crest > 10 * trough
+    steady = simulate(with_values(mixed, {"traffic.shape": USERS | {"ramp_s": 0.0}}), seed=2)
+    inside = np.count_nonzero((steady.requests["intended_start_s"] % 1200.0 - 300.0).abs() < 100.0)
+    assert 1.6 < crest / inside < 2.1
