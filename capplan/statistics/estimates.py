@@ -57,8 +57,8 @@ def round_to(value: float, half_width: float) -> str:
 
     >>> round_to(1.23456, 0.04), round_to(1.23456, 0.012), round_to(1234.5, 30)
     ('1.23', '1.235', '1230')
-    >>> round_to(1.23456, float("nan")), round_to(float("inf"), 1.0), round_to(float("nan"), 1.0)
-    ('1.235', 'inf', 'unknown')
+    >>> round_to(1.23456, float("nan")), round_to(float("inf"), 1.0), round_to(-0.001, 0.04)
+    ('1.235', 'inf', '0.00')
     """
     if math.isnan(value):
         return "unknown"
@@ -69,7 +69,7 @@ def round_to(value: float, half_width: float) -> str:
     place = math.floor(math.log10(half_width))
     if half_width / 10**place < 2:  # noqa: PLR2004  (a leading 1 keeps a second digit)
         place -= 1
-    return f"{round(value, -place):.{max(0, -place)}f}"
+    return f"{round(value, -place) + 0.0:.{max(0, -place)}f}"  # no minus before nought
 
 
 def quantiles(values: Values, probabilities: Sequence[float]) -> list[float]:

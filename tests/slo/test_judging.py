@@ -112,6 +112,13 @@ def test_other_promises_for_the_same_service_are_judged(run, scenario):
     assert judge(run(), scenario({"ttft_s": 0.1, "quantile": 0.99})).outcome == "fail"
 
 
+def test_goodput_counts_by_the_promises_that_are_asked_about(run, scenario):
+    """Every answer keeps the 2 s of the run's own promise, and none the 0.1 s that is asked."""
+    asked = {"ttft_s": 0.1, "goodput_fraction": 0.9, "quantile": 0.99}
+    assert outcome_of(judge(run(), scenario(asked)), "goodput_fraction") == "fail"
+    assert outcome_of(judge(run(), scenario(asked | {"ttft_s": 1.0})), "goodput_fraction") == "pass"
+
+
 def test_a_verdict_knows_its_scope(run):
     verdict = judge(run())
     low, high = verdict.scope.load_range_rps

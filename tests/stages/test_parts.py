@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from capplan import charts
 from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import _backlog, blame, kneedle
@@ -337,3 +339,17 @@ def test_a_growing_backlog_is_looked_for_in_the_queues_of_its_own_pool(server):
     run = dataclasses.replace(server.run, timeline=rows)
     found = _backlog(dataclasses.replace(server, run=run), "chat")
     assert (found.layer, found.share_fraction) == ("service_queue", 5 / 8)
+
+
+def test_steps_at_one_load_share_one_bar():
+    """Ten of ten and five of ten requests succeed at one load: three quarters of the bar."""
+    ends = (["succeeded"] * 10, ["succeeded"] * 5 + ["rejected"] * 5, ["timed_out"] * 10)
+    steps = tuple(
+        SimpleNamespace(load_rps=load, table=pd.DataFrame({"outcome": end}))
+        for load, end in zip((4.0, 4.0, 8.0), ends, strict=True)
+    )
+    found = LoadRamp(steps=steps).outcomes()
+    shares = found.set_index(["load_rps", "outcome"])["share_fraction"].to_dict()
+    assert shares == {(4.0, "succeeded"): 0.75, (4.0, "rejected"): 0.25, (8.0, "timed_out"): 1.0}
+    assert charts.outcomes_by_load(found).to_dict()
+    assert LoadRamp(steps=()).outcomes().empty
