@@ -60,7 +60,7 @@ class StagePlan(Part):
     beyond: CountOrZero = 1
     """Steps after the first broken one."""
     refine: Annotated[int, Field(ge=0, le=8)] = 1
-    """Halvings of the gap between the last kept and the first broken load."""
+    """Halvings of the gap between the last kept and the first broken load, and beside knees."""
     replications: Count = 1
     """Ramps over independently drawn requests; two or more give intervals."""
     repeats: Annotated[int, Field(ge=0, le=8)] = 2

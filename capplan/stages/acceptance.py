@@ -22,7 +22,7 @@ from capplan.stages.rules import Findings, not_applicable
 from capplan.verdict import Verdict, reason_table
 
 if TYPE_CHECKING:
-    from capplan.stages.degradation import Knee
+    from capplan.stages.knee import Knee
     from capplan.stages.next_change import Candidate
     from capplan.stages.protection import ProtectiveAction
     from capplan.stages.stage import Stage
@@ -145,11 +145,12 @@ class Acceptance(Findings, Displayed):
         if self.ramp is None:
             return "No ramp was run, so the load at the knee is unknown."
         if knee is None or math.isnan(knee.load_rps):
-            return "The curve has no knee in the range of the ramp."
+            why = "" if knee is None else f": {knee.reason}"
+            return f"The curve has no knee in the range of the ramp{why}."
         low, high = format_value(knee.low_rps, "_rps"), format_value(knee.high_rps, "_rps")
         return (
             f"The knee of {knee.pool} lies at {format_value(knee.load_rps, '_rps')}, between {low} "
-            f"and {high} (Kneedle on mean E2E)."
+            f"and {high}: from there on mean E2E rises in greater proportion than the load."
         )
 
     def recovery_summary(self) -> str:

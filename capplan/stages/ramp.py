@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from capplan.stages.degradation import degradation_of, knee_of
+from capplan.stages.degradation import degradation_of
+from capplan.stages.knee import knee_of, lies_beyond, loads_beside_knee
 from capplan.stages.run_load import continued, step
 from capplan.stages.stage import Stage, interval_of
 from capplan.statistics import batch_means, quantile_interval, replication_mean
@@ -19,7 +20,8 @@ from capplan.workers import worker_pool
 
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
-    from capplan.stages.degradation import Degradation, Knee
+    from capplan.stages.degradation import Degradation
+    from capplan.stages.knee import Knee
     from capplan.stages.run_load import Loads
 
 
@@ -27,6 +29,8 @@ BOOTSTRAP = 20
 """Random stream of the resampled curves; draws of traffic and simulation use those below."""
 DOWN = 2.0
 """Factor between the steps down from a first step that breaks; this project's own."""
+KNEE_STEPS = 5
+"""Most steps from the first sure break on in search of the knee; this project's own."""
 CLOSING = 8
 """Most halvings to the plan's factor: eight close a gap of 1.2^256."""
 METHOD = (
@@ -159,11 +163,11 @@ def raise_load(
     """Return the ramp of a scenario: up by its plan's factor until a promise surely breaks.
 
     It begins at ``low_rps``, goes on from ``start_rps``, and down from a first step that breaks.
-    ``beyond`` further steps follow the first break, so that the knee lies between steps, and the
-    gap between the last kept and the first broken load is halved (by ratio) to the plan's factor
-    and ``refine`` times more. No more of them follow where the client is the limit: a higher load
-    would not be sent. Pools that scale begin a step with the replicas that the step below ended
-    with.
+    ``beyond`` further steps follow the first break, and more until the knee of the pool that breaks
+    lies between steps; none where the client is the limit, since a higher load would not be sent.
+    The gap between the last kept and the first broken load is halved (by ratio) to the plan's
+    factor and ``refine`` times more, as are the gaps beside each knee. Pools that scale begin a
+    step with the replicas that the step below ended with.
     """
     plan = scenario.stages
     steps: list[Stage] = []
@@ -194,7 +198,9 @@ def raise_load(
         before = load
         after += int(after > 0 or (found.counts and found.surely_breaks()))
         limited += int(found.client_limited)
-        if max(after, limited) > plan.beyond:
+        if limited > plan.beyond or (
+            after > plan.beyond and (after > KNEE_STEPS or not _knee_beyond(steps))
+        ):
             break
     down = loads[0] / DOWN
     while _broken_from_the_start(steps) and down > loads[0] / DOWN**plan.most_steps:
@@ -211,7 +217,20 @@ def raise_load(
         if left < 0 or any(math.isclose(s.load_rps, between) for s in steps):
             break
         run(between, kept, f"between {turn + 1}")
+    for _ in range(plan.refine):
+        half = math.sqrt(plan.factor)
+        beside = [loads_beside_knee(in_order(steps), p, ratio=half) for p in scenario.pools]
+        for load in sorted({load for one in beside for load in one}):
+            run(load, load / half, f"knee {load:.3g}/s")
     return LoadRamp(steps=in_order(steps), voids=tuple(voids))
+
+
+def _knee_beyond(steps: Sequence[Stage]) -> bool:
+    """Return whether a pool whose promises break has its knee above the steps."""
+    first = LoadRamp(steps=in_order(steps)).first_broken
+    names = [] if first is None else [b.request_class for b in first.breaks]
+    pools = {p.name: p for p in (steps[0].scenario.pool_of(name) for name in names)}
+    return any(lies_beyond(in_order(steps), pool) for pool in pools.values())
 
 
 def ramp_of(scenario: Scenario, loads: Loads, *, seed: int, replication: int = 0) -> LoadRamp:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from capplan.scenario import Scenario
-    from capplan.stages.degradation import Degradation, Knee
+    from capplan.stages.degradation import Degradation
+    from capplan.stages.knee import Knee
     from capplan.stages.ramp import LoadRamp, Replications
     from capplan.stages.recovery import Recovery
     from capplan.stages.run_load import Loads

@@ -38,11 +38,27 @@ def test_the_limit_of_a_queue_lies_in_the_acceptable_load_interval(accepted):
     assert accepted.first_degradation.request_class == "chat"
 
 
-def test_the_knee_of_a_ramp_beyond_saturation_is_at_saturation(accepted):
+def test_the_knee_of_one_server_is_at_half_its_capacity(accepted):
+    """λ / T = λ (μ - λ) is greatest at μ / 2."""
     knee = accepted.knee
     assert accepted.ramp.steps[-1].load_rps > MU
-    assert knee.low_rps < MU < knee.high_rps
+    assert knee.low_rps < MU / 2 < knee.high_rps
     assert knee.low_rps <= knee.load_rps <= knee.high_rps
+    assert knee.high_rps - knee.low_rps < 0.5 * knee.load_rps
+
+
+def test_the_knee_names_its_run_its_window_and_its_slowest_requests(accepted):
+    knee = accepted.knee
+    [stage] = [s for s in accepted.ramp.steps if s.run_id == knee.run_id]
+    assert all(
+        abs(stage.load_rps - knee.load_rps) <= abs(s.load_rps - knee.load_rps)
+        for s in accepted.ramp.steps
+        if s.counts
+    )
+    assert knee.span_s == (stage.start_s, stage.end_s)
+    own = stage.table.set_index("request_id")["e2e_s"]
+    assert own[list(knee.request_ids)].min() >= own.drop(list(knee.request_ids)).max()
+    assert accepted.to_json()["knee"].keys() >= {"span_s", "request_ids", "run_id"}
 
 
 def test_callers_of_a_single_queue_lose_their_time_in_that_queue(accepted):

@@ -11,7 +11,7 @@ import pytest
 from capplan import charts
 from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
-from capplan.stages.degradation import _backlog, blame, kneedle
+from capplan.stages.degradation import _backlog, blame
 from capplan.stages.isolation import cuts_of, isolation_reasons, tenants_over_share
 from capplan.stages.metrics import levels, slope_per_hour, trend_reasons, untold_levels
 from capplan.stages.protection import protections
@@ -88,20 +88,6 @@ def test_bursts_of_failures_widen_the_interval_of_independent_ones():
 )
 def test_an_allowance_is_the_share_that_may_break(promises, rule, share):
     assert allowance(promises, rule) == pytest.approx(share)
-
-
-@pytest.mark.parametrize(("a", "b"), [(1.0, 9.0), (2.0, 9.5), (4.0, 8.0)])
-def test_kneedle_finds_the_knee_of_a_queue(a, b):
-    """1 / (μ - λ) is farthest below its chord at μ - sqrt((μ - a) (μ - b))."""
-    loads = np.linspace(a, b, 41)
-    at = kneedle(loads, 1 / (10 - loads))
-    known = 10 - math.sqrt((10 - a) * (10 - b))
-    assert abs(loads[at] - known) <= loads[1] - loads[0]
-
-
-def test_a_straight_curve_has_no_knee():
-    assert kneedle(np.arange(1.0, 10.0), np.arange(1.0, 10.0)) is None
-    assert kneedle(np.arange(1.0, 10.0), np.ones(9)) is None
 
 
 def test_a_steady_stage_counts(server):
