@@ -22,6 +22,7 @@ from capplan.scenario.part import (
     Quantile,
     Seconds,
     TenantName,
+    is_derived,
 )
 
 Order = Literal[
@@ -115,7 +116,9 @@ class Queue(Part):
         full = "" if length is None else f"{refusal} beyond {length} waiting"
         yield self.full.at("length", full, owner=self.owner)
         waited = "" if wait_s is None else f"ends a wait of {_number(wait_s)} s"
-        yield self.waited.at("wait_limit_s", waited, owner=self.owner)
+        most_s = None if is_derived(wait_s) else wait_s
+        why = "their queue ends waits of requests that are not lost yet"
+        yield self.waited.at("wait_limit_s", waited, owner=self.owner, value=most_s, why=why)
 
     def _broken(self) -> Iterator[str]:
         yield from self._ageing_has_a_rank()

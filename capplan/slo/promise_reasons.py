@@ -14,21 +14,15 @@ import pandas as pd
 from capplan.formatting import counted
 from capplan.results import RunResult
 from capplan.results.cost import class_cost_usd
-from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.classes import Promises, RequestClass
 from capplan.scenario.part import origin
-from capplan.slo.promises import LATENCIES, SHARES, limit_of, violating
+from capplan.slo.causes import by_cause
+from capplan.slo.promises import LATENCIES, SHARES, allowance, limit_of, violating
 from capplan.statistics import Estimate, quantile_interval, round_to, share_interval
 from capplan.verdict import Outcome, Reason, unknown
 
 Floats = npt.NDArray[np.float64]
 
-TOO_LONG = ContinuousBatching.too_long.reason
-NEXT_TOO_LONG = (
-    "raise pools.{pool}.batching.max_model_len as far as the KV memory allows, or shorten the "
-    "requests: it refuses {refused:,} of the {broken:,} that break the promise, which no replica "
-    "would serve"
-)
 NEXT_LATENCY = "find the layer with the longest wait (segments), then add replicas or shed load"
 
 
@@ -80,21 +74,16 @@ def promise_reasons(judged: Judged) -> Iterator[Reason]:
         yield _nothing(judged, "no_promise", "nothing was promised, so nothing can hold or break")
     for name in stated:
         for reason in rules[name](judged):
-            yield _refused_as_too_long(judged, reason)
+            yield _by_cause(judged, reason)
 
 
-def _refused_as_too_long(judged: Judged, reason: Reason) -> Reason:
-    """Return the reason; if most of what breaks the promise is too long, its action names that."""
+def _by_cause(judged: Judged, reason: Reason) -> Reason:
+    """Return the reason; where the cause is no lack of replicas, its action names it."""
     if reason.outcome != "fail" or reason.rule not in {*SHARES, *LATENCIES}:
         return reason
     applies, breaks = violating(judged.requests, judged.promises, reason.rule)
-    broken = applies & breaks
-    refused = broken & (judged.requests["reason"] == TOO_LONG).to_numpy(np.bool_)
-    if not 2 * refused.sum() > broken.sum():
-        return reason
-    pool = judged.runs[0].scenario.pool_of(judged.request_class.name).name
-    action = NEXT_TOO_LONG.format(pool=pool, refused=refused.sum(), broken=broken.sum())
-    return replace(reason, field=f"pools.{pool}.batching.max_model_len", next_action=action)
+    allowed = allowance(judged.promises, reason.rule) * float(applies.sum())
+    return by_cause(reason, judged.requests[applies & breaks], judged.runs, allowed=allowed)
 
 
 def _no_requests(judged: Judged) -> Reason:

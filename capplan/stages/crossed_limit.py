@@ -107,9 +107,12 @@ def _declared(
     for limit in scenario.limits():
         ends = (limit.layer, limit.reason) == (found.layer, found.reason)
         if ends and limit.is_set and limit.value is not None:
-            more = limit.value < settings.get(limit.moved_by, math.inf)
+            allowed = settings.get(limit.moved_by, math.inf)
             why = limit.why or f"{limit.field} refuses them"
-            return _more(limit.moved_by, limit.value, why) if more else None
+            if limit.value >= allowed:
+                return None
+            more = _more(limit.moved_by, limit.value, why)
+            return more if math.isinf(allowed) else replace(more, candidate=allowed)
     return None
 
 

@@ -221,3 +221,30 @@ def test_a_warm_up_that_holds_every_request_is_named(run, scenario):
     assert found.outcome == "unknown"
     assert "warm-up" in found.evidence
     assert "warmup_s" in found.next_action
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wait", "named"),
+    [
+        (4000, 0.0, "pools.llm.tensor_parallel"),  # alone, this prompt takes 4 s
+        (400, 0.0, "pools.llm.batching.max_num_batched_tokens"),  # prefill beside other prompts
+        (400, 2.9, ""),  # it waits in a queue
+    ],
+)
+def test_a_late_first_token_asks_for_what_made_it_late(run, scenario, tokens, wait, named):
+    step = {"base_s": 0.01, "per_prefill_token_s": 1e-3, "per_sequence_s": 0.0}
+    asked = scenario(
+        **{"pools.llm.batching.step_time": {"kind": "linear", "per_context_token_s": 0.0, **step}}
+    )
+    n, start = 2000, np.arange(2000) * 0.1
+    late = np.arange(n) < 100
+    columns = {
+        "prompt_tokens": np.where(late, tokens, 100),
+        "cached_tokens": 0,
+        "batch_in_s": start + np.where(late, wait, 0.0),
+    }
+    verdict = judge(run(n, ttft=np.where(late, 3.0, 0.5), asked=asked, **columns))
+    found = reason(verdict, "ttft_s")
+    assert found.outcome == "fail"
+    assert found.field == named
+    assert ("add replicas" in found.next_action) == (not named)

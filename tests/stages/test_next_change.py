@@ -97,3 +97,12 @@ def test_over_the_drills_some_next_changes_pass_and_none_is_unplanned_capacity()
     assert tried["slow-replica"].limit.candidate == 2, "half of the first try, which does not mend"
     assert tried["hidden-tail"].limit.candidate is None, "a request alone breaks the promise"
     assert tried["hidden-tail"].outcome == "unknown"
+
+
+def test_a_wait_limit_that_ends_what_is_not_lost_is_the_limit_to_move(decoding):
+    """The queue ends a wait of 1 ms, where the budget of a 60 s deadline allows seconds."""
+    promises = {"deadline_s": 60.0, "timeout_rate_fraction": 0.01, "quantile": 0.95}
+    queue = {"scheduler": {"wait_limit_s": 0.001}}
+    limit, _ = changed(decoding(promises=promises, batching=queue), 14.0, "timeout_rate_fraction")
+    assert limit.field == "pools.llm.batching.scheduler.wait_limit_s"
+    assert limit.candidate > 10.0
