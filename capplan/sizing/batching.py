@@ -16,6 +16,7 @@ from capplan.progress import work
 from capplan.results import per_request
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
+from capplan.sizing.table import burst_outcome
 from capplan.slo import judge
 from capplan.stages.run_load import loads_of, step
 from capplan.stages.stage_kinds import baseline, burst
@@ -219,18 +220,21 @@ def _checks(scenario: Scenario, study: PoolStudy, *, seed: int) -> Iterator[Chec
 
 
 def _check(stage: Stage, names: list[str]) -> Check:
-    scenario, own = stage.scenario, stage.of(names)
-    firm = [n for n in names if stage.kind != "burst" or not scenario.request_class(n).sheddable]
-    broken = [b for b in stage.breaks if b.request_class in firm]
-    thin = [r for r in stage.thin if r.request_class in firm]
-    good = format_value(float(own["good"].mean(skipna=False)), "_fraction")
-    text = f"{good} of {counted(len(own), 'request')} are good"
-    outcome: Outcome = "fail" if broken else "unknown" if thin else "pass"
-    if broken:
-        text = f"{broken[0].request_class} breaks {rule_words(broken[0].promise)}; {text}"
-    elif thin:
-        first = thin[0]
-        text = f"too few to judge {rule_words(first.rule)} of {first.request_class}; {text}"
+    outcome: Outcome
+    if stage.kind == "burst":
+        outcome, text = burst_outcome(stage, names)
+    else:
+        own = stage.of(names)
+        broken = [b for b in stage.breaks if b.request_class in names]
+        thin = [r for r in stage.thin if r.request_class in names]
+        outcome = "fail" if broken else "unknown" if thin else "pass"
+        good = format_value(float(own["good"].mean(skipna=False)), "_fraction")
+        text = f"{good} of {counted(len(own), 'request')} are good"
+        if broken:
+            text = f"{broken[0].request_class} breaks {rule_words(broken[0].promise)}; {text}"
+        elif thin:
+            rule = rule_words(thin[0].rule)
+            text = f"too few to judge {rule} of {thin[0].request_class}; {text}"
     return Check(
         stage=stage.name,
         load_rps=stage.load_rps,

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
-from capplan.budget import varied
 from capplan.catalog import accelerator
 from capplan.display import once
 from capplan.formatting import counted, rule_words
@@ -20,7 +19,7 @@ from capplan.scenario.breaker_rules import placements
 from capplan.scenario.classes import Promises
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
-from capplan.sizing.loss import Loss, Outage, missed, recovery_s
+from capplan.sizing.loss import Loss, Outage, missed, recovery_s, with_loss
 from capplan.sizing.points import Evaluator, Point
 from capplan.stages.protection import ProtectiveAction, protections
 from capplan.stages.run_load import loads_of
@@ -223,29 +222,53 @@ def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) ->
         return Limit(outcome=DOES_NOT_APPLY, evidence=text)
     if point is None or point.open:
         return Limit(outcome="unknown", evidence="not measured: no number of replicas is shown")
-    sized = varied(scenario, {f"pools.{pool.name}.replicas": point.replicas})
+    sized = with_loss(scenario, pool, point.replicas, Loss(count=0))
     loads = loads_of(sized, seed=seed)
     stage = burst(sized, loads, seed=seed)
     share = sum(loads.share.get(name, 0.0) for name in point.classes)
-    outcome, found = _burst_outcome(stage, sized, pool)
+    outcome, found = burst_outcome(stage, point.classes)
     evidence = f"{found}; {_burst_run(stage)}"
     return Limit(outcome=outcome, evidence=evidence, judged_rps=share * stage.load_rps)
 
 
-def _burst_outcome(stage: Stage, scenario: Scenario, pool: Pool) -> tuple[Outcome, str]:
-    firm = [b for b in stage.breaks if _is_firm(scenario, pool, b.request_class)]
-    thin = [r for r in stage.thin if r.request_class in served_by(scenario, pool)]
-    if firm:
-        first = firm[0]
-        rule = rule_words(first.promise)
-        return "fail", f"broken: {first.request_class} breaks {rule} for {first.share.value:.2%}"
+def burst_outcome(stage: Stage, names: Iterable[str]) -> tuple[Outcome, str]:
+    """Return whether the classes that may not be shed get through bursts, and the evidence.
+
+    They do not if a promise breaks in the stage, or if surely fewer of their requests in the bursts
+    are good than promised.
+    """
+    scenario = stage.scenario
+    firm = [n for n in names if not scenario.request_class(n).sheddable]
+    if not firm:
+        return "pass", "every class may be shed"
+    good = _in_bursts(stage, firm)["good"]
+    count, kept = len(good), float(good.sum(skipna=False))
+    text = (
+        f"{kept / count if count else math.nan:.2%} of {counted(count, 'request')} in the bursts "
+    )
+    text = "" if math.isnan(kept) or not count else f"; {text}are good"
+    broken = [b for b in stage.breaks if b.request_class in firm]
+    thin = [r for r in stage.thin if r.request_class in firm]
+    least = min(promised_fractions(scenario, firm))
+    if broken:
+        first, rule = broken[0], rule_words(broken[0].promise)
+        return (
+            "fail",
+            f"broken: {first.request_class} breaks {rule} for {first.share.value:.2%}{text}",
+        )
+    if text and share_interval(round(kept), count).high < least:
+        return "fail", f"broken{text}, asked {least:.2%}"
     if thin:
-        return "unknown", f"not shown: no promise broken, but too few to judge {thin[0].rule}"
-    return "pass", "simulated: no promise broken of a class that may not be shed"
+        rule = thin[0].rule
+        return "unknown", f"not shown: no promise broken, but too few to judge {rule}{text}"
+    return "pass", f"simulated: no promise broken of a class that may not be shed{text}"
 
 
-def _is_firm(scenario: Scenario, pool: Pool, name: str) -> bool:
-    return name in served_by(scenario, pool) and not scenario.request_class(name).sheddable
+def _in_bursts(stage: Stage, names: list[str]) -> pd.DataFrame:
+    """Return the requests of some classes that start in a burst of the plan."""
+    plan, own = stage.scenario.stages, stage.of(names)
+    since_s = (own["intended_start_s"] - plan.every_s / 2) % plan.every_s
+    return own[since_s < plan.burst_s]
 
 
 def _burst_run(stage: Stage) -> str:

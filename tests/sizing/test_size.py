@@ -507,3 +507,17 @@ def test_the_progress_of_a_sizing_rises_to_its_end(monkeypatch):
     found = size(small(requests=400), lose=(0, 1))
     assert len(seen) == len(found.points) + 1  # and the bursts
     assert all(0 < one <= 1 for one in seen)
+
+
+def test_the_bursts_are_served_by_the_number_that_the_table_is_about_without_its_autoscaler():
+    metric = {"metric": "queue_length", "source": "external", "target": 5.0}
+    scaler = {"max_replicas": 9, "metrics": [metric]}
+    asked = {"pools.llm.cold_start_s": 1.0, "pools.llm.replicas": 4}
+    fixed = size(small(**asked), lose=0)
+    scaled = size(small(**asked | {"pools.llm.autoscaler": scaler}), lose=0)
+    rows = [rows_of(one).loc["burst protection"] for one in (fixed, scaled)]
+    assert rows[0]["outcome"] == rows[1]["outcome"]
+    shares = [row["evidence"].partition(" in the bursts")[0] for row in rows]
+    assert shares[0] == shares[1]
+    assert "in the bursts are good" in rows[0]["evidence"]
+    assert any("does not act" in note for note in scaled.notes)
