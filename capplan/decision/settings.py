@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from capplan.catalog import prices
+from capplan.catalog import accelerator, prices
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, listed
 from capplan.scenario import Scenario
@@ -30,7 +30,7 @@ def pool_words(pool: Pool) -> str:
     model = listed(name for name in pool.model_names if name != "unnamed")
     what = f"`{pool.name}`" if model == "none" else f"{model} (`{pool.name}`)"
     warm = "" if pool.standby is None else f", {pool.standby.replicas} more on standby,"
-    kind = pool.accelerator or "unnamed accelerator"
+    kind = accelerator(pool.accelerator).name if pool.accelerator else "unnamed accelerator"
     number = f"{pool.accelerators_at_start:,} × {kind}"
     return f"{counted(pool.replicas, 'replica')} of {what}{warm} on {number}"
 

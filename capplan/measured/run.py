@@ -13,13 +13,11 @@ from capplan.formatting import counted
 from capplan.measured.repetition import Repetition, repetition
 from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
+from capplan.scenario.classes import SLOWEST_TOKEN_S
 from capplan.schema import OUTCOMES, DataError, require_columns
 from capplan.traffic.readers.times import DOUBTED_ROWS, SLOW_GAP_S
 
 SERVER_FILE = "server.json"
-SLOWEST_TOKEN_S = 5.0
-"""Time of a token from which on the unit is doubted; a judgement of the project: the slowest server
-of ``data/validation/``, in overload, takes 0.13 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -34,6 +34,11 @@ MostShare = Annotated[float, Field(ge=0, lt=1)]
 """A share of requests that must not be exceeded; 1 is refused, since no run exceeds it."""
 
 
+SLOWEST_TOKEN_S = 5.0
+"""Time of a token from which on its unit is doubted; a judgement of the project: the slowest server
+of ``data/validation/``, in overload, takes 0.13 s."""
+
+
 class Promises(Part):
     """The promises of a class; None = no such promise.
 
@@ -62,6 +67,11 @@ class Promises(Part):
     """Length of the windows in each of which the promises hold, s. Default: the short window of a
     paging alert, Beyer et al. (eds.), "The Site Reliability Workbook", 2018, table 5-8."""
     origins: Origins = Field(default_factory=dict)
+
+    def _broken(self) -> Iterator[str]:
+        """Yield a TPOT that is milliseconds under the name of seconds."""
+        if self.tpot_s is not None and self.tpot_s > SLOWEST_TOKEN_S:
+            yield f"tpot_s: at most {SLOWEST_TOKEN_S:g} s a token, in s, not ms"
 
     def limits(self) -> Iterator[Limit]:
         """Yield the deadline, also if it is not set."""

@@ -185,3 +185,11 @@ def test_broken_yaml_names_the_place_and_where_the_part_began(tmp_path, text, at
     assert caught.value.field == at
     assert begun in caught.value.rule
     assert "unicode string" not in caught.value.rule
+
+
+def test_milliseconds_under_the_name_of_seconds_are_no_promise():
+    promised = {"classes.benchmark.promises": {"tpot_s": 50.0}}
+    with pytest.raises(DataError, match="tpot_s: at most 5 s"):
+        load_scenario("benchmark", values=promised)
+    promised["classes.benchmark.promises"]["tpot_s"] = 0.05
+    assert load_scenario("benchmark", values=promised).request_class().promises.tpot_s == 0.05
