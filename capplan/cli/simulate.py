@@ -32,6 +32,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.evidence.store import inputs_of
     from capplan.grid import host_sharing
     from capplan.replica.assumptions import rests_on
+    from capplan.replica.utilisation import utilisation_table
     from capplan.results import conservation_table, grouped, headline, scaling_table
     from capplan.results.breakers import breaker_table
     from capplan.simulation import simulate
@@ -52,6 +53,7 @@ def _run(args: argparse.Namespace) -> int:
             "run_id": run_id,
             **headline(result),
             "books": conservation,
+            "utilisation": utilisation_table(result),
             "groups": grouped(result),
             "shared_hosts": [] if sharing is None else sharing.table(),
             "windows": promise_windows(result).worst,
@@ -61,6 +63,7 @@ def _run(args: argparse.Namespace) -> int:
         print_json(plain(document))
     else:
         sys.stdout.write(f"run {run_id}: {result.as_text()}\n")
+        print_frame(utilisation_table(result))
         print_frame(breaker_table(result))
         print_frame(scaling_table(result))
         if sharing is not None:

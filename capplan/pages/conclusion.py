@@ -14,6 +14,7 @@ from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, in_layer, listed, named, rule_words
 from capplan.replica.assumptions import rests_on
+from capplan.replica.utilisation import utilisation_table
 from capplan.schema import DataError
 from capplan.sizing.table import DOES_NOT_APPLY, limit_table, row_outcome, unknown_rows
 from capplan.verdict import PRECEDENCE, Reason, reason_table, worst
@@ -265,6 +266,9 @@ def _figures(result: RunResult) -> Iterator[Mapping[str, Any]]:
     found = headline(result)
     for name, key, unit in FIGURES:
         yield {"name": name, "value": found.get(key), "unit": unit}
+    for row in utilisation_table(result).to_dict("records"):
+        what = f"{row['pool']}: share of the roofline reached"
+        yield {"name": what, "value": row["utilisation_fraction"], "unit": "fraction"}
     for name, own in found["by_class"].items():
         shares = (("share with every promise kept", own["goodput_fraction"], "fraction"),
                   ("E2E p99, failures infinite", own["e2e_censored_s"]["p99"], "s"))  # fmt: skip

@@ -13,7 +13,8 @@ import pandas as pd
 
 from capplan.budget import allocate
 from capplan.budget.limits import QueueOnPath, queues_of
-from capplan.formatting import counted, in_words
+from capplan.formatting import counted, in_words, listed
+from capplan.replica.utilisation import utilisation_table
 from capplan.results import RunResult, queue_waits, system_stability
 from capplan.results.segments import SERIES, TOLERANCE_S, double_queued
 from capplan.results.timelines import time_average
@@ -116,12 +117,16 @@ def _busy_but_late(
         return
     own = table[table["request_class"].isin(late)]
     good = float(own["good"].mean(skipna=False))
+    pools = {result.scenario.pool_of(name).name for name in late}
+    shares = utilisation_table(result).set_index("pool")["utilisation_fraction"].dropna()
+    reached = [f"{share:.0%}" for name, share in shares.items() if name in pools]
+    used = f", at {listed(reached)} of their roofline," if reached else ""
     yield Reason(
         rule="busy_but_late",
         outcome="fail",
         value=busy,
         limit=BUSY_FRACTION,
-        evidence=f"accelerators are {busy:.0%} busy while {good:.1%} of "
+        evidence=f"accelerators are {busy:.0%} busy{used} while {good:.1%} of "
         f"{', '.join(late)} are good: busy is not success",
         next_action="lower the load to where goodput peaks, or add capacity",
         origin="default",
