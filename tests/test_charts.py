@@ -239,7 +239,7 @@ EACH = {
     "breakers_over_time": (SPANS, {"end_s": 120.0}),
     "degraded_over_time": (
         REQUESTS[["intended_start_s", "request_class", "outcome"]].assign(degraded=True),
-        {"window_s": 60.0},
+        {},
     ),
     "rate_over_time": (TRACE[["arrival_s", "request_class"]], {}),
     "dispersion_by_window": (DISPERSION, {}),
@@ -253,7 +253,7 @@ EACH = {
     "latency_by_load": (LATENCIES, {"latency": "TTFT, P99", "promises": {"chat": 2.0}}),
     "latency_distribution": (ANSWERS, {"latency": "TTFT", "promise_s": 2.0}),
     "outcomes_by_load": (ENDS, {}),
-    "outcomes_over_time": (REQUESTS[["intended_start_s", "outcome"]], {"window_s": 60.0}),
+    "outcomes_over_time": (REQUESTS[["intended_start_s", "outcome"]], {}),
     "waiting_over_time": (TIMELINE, {}),
     "replicas_over_time": (REPLICAS, {}),
     "in_flight_over_time": (REQUESTS.drop(columns="outcome"), {"mean": 2.0}),

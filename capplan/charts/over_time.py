@@ -50,15 +50,17 @@ PROMISE_NAME = Column("promise", "", "promise", "str")
 GREY_IS = "grey: as it is"
 POINTS = 300
 """Even moments at which a timeline is read."""
+WINDOWS = 60
+"""Windows that requests are counted in, of whole seconds."""
 
 
-def outcomes_over_time(requests: pd.DataFrame, *, window_s: float = 10.0) -> alt.Chart:
+def outcomes_over_time(requests: pd.DataFrame) -> alt.Chart:
     """Return how the requests of each window end, by the moment they were meant to start.
 
     ``requests`` has the columns ``intended_start_s`` and ``outcome``.
     """
     need(requests, "intended_start_s", "outcome", chart="outcomes_over_time")
-    start = requests["intended_start_s"] // window_s * window_s
+    start, window_s = _windows(requests)
     counts = requests.groupby([start.rename(c.TIME.name), "outcome"], observed=True).size()
     rates = (counts / window_s).rename(c.FLOW.name).reset_index()
     shown = (c.TIME, c.OUTCOME, c.FLOW)
@@ -208,7 +210,7 @@ def breakers_over_time(spans: pd.DataFrame, *, end_s: float | None = None) -> al
     return chart
 
 
-def degraded_over_time(requests: pd.DataFrame, *, window_s: float = 10.0) -> alt.Chart:
+def degraded_over_time(requests: pd.DataFrame) -> alt.Chart:
     """Return the share of the answers of each window that were degraded, by class.
 
     ``requests`` has the columns ``intended_start_s``, ``request_class``, ``outcome`` and
@@ -216,8 +218,9 @@ def degraded_over_time(requests: pd.DataFrame, *, window_s: float = 10.0) -> alt
     """
     needed = ("intended_start_s", "request_class", "outcome", "degraded")
     need(requests, *needed, chart="degraded_over_time")
-    answered = requests[requests["outcome"] == "succeeded"]
-    start = (answered["intended_start_s"] // window_s * window_s).rename(c.TIME.name)
+    start, window_s = _windows(requests)
+    succeeded = requests["outcome"] == "succeeded"
+    answered, start = requests[succeeded], start[succeeded].rename(c.TIME.name)
     marked = (answered["degraded"].astype("object") == True).astype(float)  # noqa: E712
     shares = marked.groupby([start, answered["request_class"]], observed=True).mean()
     shown = (c.TIME, c.CLASS, DEGRADED)
@@ -309,3 +312,10 @@ def _in_flight(requests: pd.DataFrame) -> pd.DataFrame:
         counts = pd.DataFrame({c.TIME.name: grid_s, c.IN_FLIGHT.name: entered - left})
         parts.append(counts.assign(**{c.CLASS.name: str(name)}))
     return pd.concat(parts)
+
+
+def _windows(requests: pd.DataFrame) -> tuple[pd.Series[float], float]:
+    """Return when the window of each request starts, and how long a window is, s."""
+    start = requests["intended_start_s"]
+    window_s = max(1.0, round((start.max() - start.min()) / WINDOWS))
+    return start // window_s * window_s, window_s

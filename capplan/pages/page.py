@@ -162,8 +162,7 @@ def acting_charts(run: RunResult) -> list[Any]:
     if not spans.empty:
         parts.append(charts.breakers_over_time(spans, end_s=run.duration_s))
     if (run.requests["degraded"] == True).any():  # noqa: E712
-        window = max(1.0, round(run.duration_s / 60))
-        parts.append(charts.degraded_over_time(per_request(run, warmup=True), window_s=window))
+        parts.append(charts.degraded_over_time(per_request(run, warmup=True)))
     if not elastic.empty:
         parts.append(charts.replicas_over_time(elastic))
     return parts

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 SHOWN_REQUESTS = 1000
 """Requests of the busiest stretch that are simulated anew for each setting."""
-WINDOWS = 40
-"""Windows that a run is cut into where it is drawn over time."""
 RANGES = {
     "max_batch_size": (1.0, 128.0, 1.0),
     "max_queue_delay_s": (0.0, 1.0, 0.01),
@@ -164,7 +162,7 @@ def _latency_view(study: PoolStudy, result: RunResult, load_rps: float) -> View:
     return View(
         charts=(
             charts.latency_distribution(frame, latency=latency, promise_s=promise_s),
-            charts.outcomes_over_time(requests, window_s=_window_s(result)),
+            charts.outcomes_over_time(requests),
         ),
         sentences=(flow_sentence(result, f"at {format_value(load_rps, '_rps')}"),),
         broken=broken(result),
@@ -179,13 +177,9 @@ def _queue_view(result: RunResult, load_rps: float, *, lost_at_s: float | None) 
     lost = () if lost_at_s is None else (f"Replicas are lost after {at}.",)
     return View(
         charts=(
-            charts.outcomes_over_time(per_request(result), window_s=_window_s(result)),
+            charts.outcomes_over_time(per_request(result)),
             charts.waiting_over_time(result.timeline),
         ),
         sentences=(flow_sentence(result, f"at {format_value(load_rps, '_rps')}"), *lost),
         broken=broken(result),
     )
-
-
-def _window_s(result: RunResult) -> float:
-    return max(1.0, round(result.duration_s / WINDOWS))
