@@ -111,6 +111,9 @@ class PromiseWindows(Displayed):
         known = known.assign(
             of_allowed=ratio,
             time_s=time_s,
+            request_class=pd.Categorical(
+                known["request_class"], self.worst["request_class"].unique()
+            ),
             promise=known["promise"].map(rule_words),
             moment=(time_s // width if len(known) else time_s),
         )

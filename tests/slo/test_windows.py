@@ -133,4 +133,5 @@ def test_windows_are_drawn_and_shown(run, scenario):
     drawn = windows.over_time()
     assert len(drawn) <= 300
     assert drawn["of_allowed"].max() > 1
+    assert list(drawn["request_class"].cat.categories) == [c.name for c in result.scenario.classes]
     assert charts.promises_over_time(drawn).to_dict()
