@@ -117,8 +117,11 @@ class PromiseWindows(Displayed):
             promise=known["promise"].map(rule_words),
             moment=(time_s // width if len(known) else time_s),
         )
-        by_ratio = known.sort_values("of_allowed", kind="stable")
-        worst = by_ratio.groupby(["request_class", "moment"], observed=True).tail(1)
+        known = known.assign(
+            fails=known["outcome"] == "fail"
+        )  # beyond doubt goes before far beyond
+        ordered = known.sort_values(["fails", "of_allowed"], kind="stable")
+        worst = ordered.groupby(["request_class", "moment"], observed=True).tail(1)
         columns = ["time_s", "request_class", "promise", "of_allowed", "requests", "outcome"]
         return worst.sort_values(["request_class", "time_s"])[columns]
 
