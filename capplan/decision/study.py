@@ -17,7 +17,7 @@ from capplan.results import pool_cost_usd_per_hour
 from capplan.scenario import Scenario
 from capplan.scenario.files import with_values
 from capplan.scenario.pools import Pool
-from capplan.sizing.own import OWN
+from capplan.sizing.reasons import OWN
 from capplan.sizing.table import ROWS, row_outcome
 from capplan.verdict import PRECEDENCE, worst
 

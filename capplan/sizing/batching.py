@@ -16,7 +16,7 @@ from capplan.progress import work
 from capplan.results import per_request
 from capplan.scenario.files import with_values
 from capplan.simulation import simulate
-from capplan.sizing.table import burst_outcome
+from capplan.sizing.bursts import burst_outcome
 from capplan.slo import judge
 from capplan.stages.run_load import loads_of, step
 from capplan.stages.stage_kinds import baseline, burst

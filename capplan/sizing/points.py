@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-NOT_CAPACITY = ("cost_usd_per_success", "equal_lengths", "no_promise", "no_requests", "scope")
+COST = "cost_usd_per_success"
+NOT_CAPACITY = (COST, "equal_lengths", "no_promise", "no_requests", "scope")
 """Rules that more replicas cannot mend."""
 PEAK_S = 60.0
 SERVED = ("request_class", "intended_start_s", "outcome", "good")

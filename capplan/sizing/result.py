@@ -15,8 +15,8 @@ from capplan.encoding import plain
 from capplan.formatting import counted, format_value, listed, rule_words
 from capplan.scenario import Scenario
 from capplan.sizing.loss import Loss, Outage, with_loss
-from capplan.sizing.own import own_sentence
 from capplan.sizing.points import Point, Rejection
+from capplan.sizing.reasons import own_sentence
 from capplan.sizing.rules import RuleOfThumb
 from capplan.sizing.table import limit_table, unknown_rows
 from capplan.statistics import share_interval

@@ -12,18 +12,17 @@ import pandas as pd
 
 from capplan.budget import allocate, resolved
 from capplan.evidence import Inputs, TraceIdentity
-from capplan.formatting import counted, does
 from capplan.progress import work
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
 from capplan.sizing.loss import Loss, replacement_s
-from capplan.sizing.own import own_reason
 from capplan.sizing.points import Evaluator, Point, Rejection
+from capplan.sizing.reasons import left_open, margin_reason, own_reason
 from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row, row_reasons
 from capplan.traffic.draw import draw
-from capplan.verdict import Reason, Verdict
+from capplan.verdict import Verdict
 from capplan.workers import worker_pool
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 N_MAX = 64
 LEAST_GAIN = 0.01
 """Share of the missed promises that the next number must mend for the search to go on by steps."""
-COST = "cost_usd_per_success"
 
 
 def size(
@@ -258,7 +256,7 @@ def _sizing(
     rejected += [r for one in losses if isinstance(r := evaluate(one.count, one), Rejection)]
     normal, lossy = _tabled(evaluate, chosen)
     margin = [margin_row(evaluate, one, point) for one, point in chosen.items()]
-    reasons = [_margin_reason(evaluate, n_max, lose, point) for lose, point in chosen.items()]
+    reasons = [margin_reason(evaluate, n_max, lose, point) for lose, point in chosen.items()]
     table = capacity_table(
         scenario,
         pool,
@@ -273,7 +271,7 @@ def _sizing(
         own = evaluate(pool.replicas, one) if _holds(alone) else alone
         reasons.append(own_reason(own, pool, point, one))
     reasons += row_reasons(table)
-    reasons += _left_open([p for p in chosen.values() if p is not None], costs)
+    reasons += left_open([p for p in chosen.values() if p is not None], costs)
     return Sizing(
         inputs=inputs,
         scenario=scenario,
@@ -314,55 +312,3 @@ def _tabled(
 
 def _holds(found: Point | Rejection) -> bool:
     return isinstance(found, Point) and found.holds
-
-
-def _margin_reason(evaluate: Evaluator, n_max: int, lose: Loss, point: Point | None) -> Reason:
-    pool = evaluate.pool
-    if point is None:
-        most, cause = evaluate.points.get((n_max, lose)), evaluate.cause
-        action = most.against[0].next_action if most is not None and most.against else ""
-        if pool.resource_pool:
-            action = f"let resource pool {pool.resource_pool} hold more, or {action}"
-        return Reason(
-            rule="failure_margin",
-            outcome="fail",
-            limit=n_max,
-            evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}"
-            + (f": {evaluate.cause_words}" if cause else ""),
-            next_action=cause.next_action if cause else action,
-        )
-    if point.open:
-        first = point.open[0]
-        return Reason(
-            rule="failure_margin",
-            outcome="unknown",
-            limit=n_max,
-            evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
-            f"{does(point.replicas, 'breaks', 'break')} no promise, {lose}, but "
-            f"{first.request_class or 'the run'} is not shown to keep {first.rule}: "
-            f"{first.evidence}",
-            next_action=first.next_action,
-        )
-    return Reason(
-        rule="failure_margin",
-        outcome="pass",
-        value=point.replicas,
-        limit=n_max,
-        evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
-        f"{does(point.replicas, 'keeps', 'keep')} the promises, {lose} "
-        f"(the scenario has {pool.replicas})",
-    )
-
-
-def _left_open(points: Sequence[Point], costs: Sequence[Point | Rejection]) -> list[Reason]:
-    """Return what the chosen points' verdicts say beside pass, each rule and class once.
-
-    What a success costs is judged with every replica there: the lost ones are paid for too.
-    """
-    found: dict[tuple[str, str | None], Reason] = {}
-    paid = [point for point in costs if isinstance(point, Point)]
-    for point, about_cost in [(p, False) for p in points] + [(p, True) for p in paid]:
-        for reason in point.verdict.reasons:
-            if reason.outcome != "pass" and (reason.rule == COST) == about_cost:
-                found.setdefault((reason.rule, reason.request_class), reason)
-    return list(found.values())

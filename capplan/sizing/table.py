@@ -11,7 +11,7 @@ import pandas as pd
 
 from capplan.catalog import accelerator
 from capplan.display import once
-from capplan.formatting import counted, rule_words
+from capplan.formatting import counted
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
@@ -19,11 +19,10 @@ from capplan.scenario.breaker_rules import placements
 from capplan.scenario.classes import Promises
 from capplan.scenario.layers import Queue
 from capplan.scenario.pools import Pool
+from capplan.sizing.bursts import burst_outcome, burst_run, promised_fractions
 from capplan.sizing.loss import Loss, Outage, missed, recovery_s, with_loss
 from capplan.sizing.points import Evaluator, Point
-from capplan.stages.protection import ProtectiveAction, protections
 from capplan.stages.run_load import loads_of
-from capplan.stages.stage import Stage
 from capplan.stages.stage_kinds import burst
 from capplan.statistics import share_interval
 from capplan.verdict import PRECEDENCE, Outcome, Reason
@@ -205,12 +204,6 @@ def _peak(point: Point | None, scenario: Scenario) -> Limit:
     return Limit(outcome=outcome, evidence=text, judged_rps=point.peak_rps)
 
 
-def promised_fractions(scenario: Scenario, names: Iterable[str]) -> list[float]:
-    """Return the share of good requests that each of these classes is promised."""
-    promises = [scenario.request_class(name).promises for name in names]
-    return [p.goodput_fraction or p.quantile for p in promises]
-
-
 def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> Limit:
     """Return the load of the plan's bursts, and whether the point's replicas get through them.
 
@@ -227,61 +220,8 @@ def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) ->
     stage = burst(sized, loads, seed=seed)
     share = sum(loads.share.get(name, 0.0) for name in point.classes)
     outcome, found = burst_outcome(stage, point.classes)
-    evidence = f"{found}; {_burst_run(stage)}"
+    evidence = f"{found}; {burst_run(stage)}"
     return Limit(outcome=outcome, evidence=evidence, judged_rps=share * stage.load_rps)
-
-
-def burst_outcome(stage: Stage, names: Iterable[str]) -> tuple[Outcome, str]:
-    """Return whether the classes that may not be shed get through bursts, and the evidence.
-
-    They do not if a promise breaks in the stage, or if surely fewer of their requests in the bursts
-    are good than promised.
-    """
-    scenario = stage.scenario
-    firm = [n for n in names if not scenario.request_class(n).sheddable]
-    if not firm:
-        return "pass", "every class may be shed"
-    good = _in_bursts(stage, firm)["good"]
-    count, kept = len(good), float(good.sum(skipna=False))
-    text = (
-        f"{kept / count if count else math.nan:.2%} of {counted(count, 'request')} in the bursts "
-    )
-    text = "" if math.isnan(kept) or not count else f"; {text}are good"
-    broken = [b for b in stage.breaks if b.request_class in firm]
-    thin = [r for r in stage.thin if r.request_class in firm]
-    least = min(promised_fractions(scenario, firm))
-    if broken:
-        first, rule = broken[0], rule_words(broken[0].promise)
-        return (
-            "fail",
-            f"broken: {first.request_class} breaks {rule} for {first.share.value:.2%}{text}",
-        )
-    if text and share_interval(round(kept), count).high < least:
-        return "fail", f"broken{text}, asked {least:.2%}"
-    if thin:
-        rule = thin[0].rule
-        return "unknown", f"not shown: no promise broken, but too few to judge {rule}{text}"
-    return "pass", f"simulated: no promise broken of a class that may not be shed{text}"
-
-
-def _in_bursts(stage: Stage, names: list[str]) -> pd.DataFrame:
-    """Return the requests of some classes that start in a burst of the plan."""
-    plan, own = stage.scenario.stages, stage.of(names)
-    since_s = (own["intended_start_s"] - plan.every_s / 2) % plan.every_s
-    return own[since_s < plan.burst_s]
-
-
-def _burst_run(stage: Stage) -> str:
-    """Return what the bursts were, and which limits acted in them."""
-    acted = [p for p in protections(stage.scenario, [stage]) if p.acted]
-    limits = ", ".join(_acting(p) for p in acted if p.boundary.layer != "caller")
-    requests = counted(len(stage.table), "request")
-    return f"{stage.note}, {requests} (run {stage.run_id}); {limits or 'no limit acted'}"
-
-
-def _acting(limit: ProtectiveAction) -> str:
-    opened = f" (opened {counted(limit.opened, 'time')})" if limit.opened else ""
-    return f"{limit.boundary.field}{opened} acted on {counted(limit.count, 'attempt')}"
 
 
 def _degraded(point: Point | None, outages: Sequence[Outage], *, asked: bool) -> Limit:

@@ -1,13 +1,13 @@
-"""The scenario's own replicas: whether they suffice, and how many are needed."""
+"""What the found numbers mean: do the scenario's own replicas suffice, how many are needed, why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from capplan.formatting import counted, does
 from capplan.scenario.pools import Pool
 from capplan.sizing.loss import Loss
-from capplan.sizing.points import Point, Rejection
+from capplan.sizing.points import COST, Evaluator, Point, Rejection
 from capplan.verdict import Outcome, Reason
 
 OWN = "own_replicas"
@@ -86,3 +86,56 @@ def own_sentence(
 def _why(rejected: Iterable[Rejection], lose: Loss, replicas: int) -> str:
     reasons = [r.reason for r in rejected if r.lose == lose and r.replicas == replicas]
     return f"with {replicas} {reasons[0]}" if reasons else f"{replicas} do not hold"
+
+
+def margin_reason(evaluate: Evaluator, n_max: int, lose: Loss, point: Point | None) -> Reason:
+    """Return how many replicas keep the promises under a loss, or why no number does."""
+    pool = evaluate.pool
+    if point is None:
+        most, cause = evaluate.points.get((n_max, lose)), evaluate.cause
+        action = most.against[0].next_action if most is not None and most.against else ""
+        if pool.resource_pool:
+            action = f"let resource pool {pool.resource_pool} hold more, or {action}"
+        return Reason(
+            rule="failure_margin",
+            outcome="fail",
+            limit=n_max,
+            evidence=f"no number of {pool.name} replicas up to {n_max} keeps the promises, {lose}"
+            + (f": {evaluate.cause_words}" if cause else ""),
+            next_action=cause.next_action if cause else action,
+        )
+    if point.open:
+        first = point.open[0]
+        return Reason(
+            rule="failure_margin",
+            outcome="unknown",
+            limit=n_max,
+            evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
+            f"{does(point.replicas, 'breaks', 'break')} no promise, {lose}, but "
+            f"{first.request_class or 'the run'} is not shown to keep {first.rule}: "
+            f"{first.evidence}",
+            next_action=first.next_action,
+        )
+    return Reason(
+        rule="failure_margin",
+        outcome="pass",
+        value=point.replicas,
+        limit=n_max,
+        evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
+        f"{does(point.replicas, 'keeps', 'keep')} the promises, {lose} "
+        f"(the scenario has {pool.replicas})",
+    )
+
+
+def left_open(points: Sequence[Point], costs: Sequence[Point | Rejection]) -> list[Reason]:
+    """Return what the chosen points' verdicts say beside pass, each rule and class once.
+
+    What a success costs is judged with every replica there: the lost ones are paid for too.
+    """
+    found: dict[tuple[str, str | None], Reason] = {}
+    paid = [point for point in costs if isinstance(point, Point)]
+    for point, about_cost in [(p, False) for p in points] + [(p, True) for p in paid]:
+        for reason in point.verdict.reasons:
+            if reason.outcome != "pass" and (reason.rule == COST) == about_cost:
+                found.setdefault((reason.rule, reason.request_class), reason)
+    return list(found.values())
