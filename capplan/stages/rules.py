@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.stages.degradation import Degradation
     from capplan.stages.knee import Knee
-    from capplan.stages.ramp import LoadRamp, Replications
+    from capplan.stages.ramp import LoadRamp
     from capplan.stages.recovery import Recovery
+    from capplan.stages.replications import Replications
     from capplan.stages.run_load import Loads
     from capplan.stages.stage import Stage
     from capplan.stages.violations import Break

@@ -13,11 +13,13 @@ from capplan.slo import scope_of
 from capplan.stages import stage_kinds
 from capplan.stages.acceptance import Acceptance
 from capplan.stages.degradation import degradation_of
+from capplan.stages.failure_stage import failure
 from capplan.stages.isolation import cuts_of
 from capplan.stages.next_change import run_next
 from capplan.stages.protection import protections
-from capplan.stages.ramp import Replications, further, knees_of, ramp_of, replication_of
+from capplan.stages.ramp import ramp_of
 from capplan.stages.recovery import recovery_of
+from capplan.stages.replications import Replications, further, knees_of, replication_of
 from capplan.stages.rules import Findings, rules, unowned_queues
 from capplan.stages.run_load import loads_of, settled
 from capplan.traffic.draw import draw
@@ -105,7 +107,7 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         run["fall_back"] = stage
         found = replace(found, recovery=recovery_of(stage, found.baseline))
     if "failure" in plan:
-        run["failure"], run["retest"] = stage_kinds.failure(planned, loads, seed=seed)
+        run["failure"], run["retest"] = failure(planned, loads, seed=seed)
     found = replace(found, others=run)
     return replace(found, cuts=tuple(cuts_of(scenario, found.within)))
 

@@ -5,7 +5,7 @@ import pytest
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.stages import run_stages
-from capplan.stages.stage_kinds import failure_of
+from capplan.stages.failure_stage import failure_of
 
 POOL = {
     "name": "server",

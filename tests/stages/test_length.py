@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from capplan.stages import run_stages
+from capplan.stages.failure_stage import failure
 from capplan.stages.ramp import LoadRamp, raise_load
 from capplan.stages.recovery import recovery_of
 from capplan.stages.rules import Findings, rules
 from capplan.stages.run_load import loads_of, run_load
 from capplan.stages.scaling import fall_back_s, replica_counts
 from capplan.stages.stage import resting_on, stage_of
-from capplan.stages.stage_kinds import burst, failure, fall_back, long_outputs, spike, wave
+from capplan.stages.stage_kinds import burst, fall_back, long_outputs, spike, wave
 from capplan.statistics import replication_mean
 from capplan.verdict import Reason
 

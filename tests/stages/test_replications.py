@@ -6,7 +6,8 @@ import pytest
 
 from capplan.encoding import plain
 from capplan.stages import run_stages
-from capplan.stages.ramp import Found, together
+from capplan.stages.ramp import Found
+from capplan.stages.replications import together
 
 PLAN = {"run": ["ramp"], "start_rps": 6.0, "step_s": 300.0, "steady_s": 200.0, "longest_s": 900.0,
         "most_steps": 6, "beyond": 0, "refine": 0}  # fmt: skip
