@@ -1,8 +1,11 @@
 """The prefix cache, by what is found and what is evicted."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from capplan.replica.compiled.step_laws import LinearStepTime
+from capplan.replica.compiled.views import CompiledCache
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
 from capplan.replica.kv import PrefixCache, block_keys
@@ -156,3 +159,29 @@ def test_every_block_is_free_or_held_and_known_blocks_are_known_once():
     assert cache.free == 10
     assert sorted(cache._free) == list(range(10))
     assert set(cache._known) == {1, 2, 3, 4}
+
+
+def numbered(cache, *ids, per_id, prompt):
+    return cache._keys_of(job(prompt, *ids, per_id=per_id)).tolist()
+
+
+def test_whole_numbers_name_blocks_in_compiled_engines_whatever_the_ids_are():
+    """Ids of any size, also hashes of 64 bits, share the keys of a common beginning alone."""
+    cache = CompiledCache(SimpleNamespace(block_size=16))
+    big = 2**63 - 5
+    for first, second, third in [(0, 1, 2), (7, big, big - 1), (-3, big, 4)]:
+        one = numbered(cache, first, second, per_id=32, prompt=60)
+        two = numbered(cache, first, third, per_id=32, prompt=64)
+        assert len(one) == 3  # 62 tokens fill three blocks
+        assert one[:2] == two[:2]
+        assert not set(one[2:]) & set(two[2:])
+        assert all(0 < key < 2**63 for key in one + two)
+    odd = [numbered(cache, *ids, per_id=24, prompt=48) for ids in [(7, 8), (7, 9)]]
+    assert odd[0][0] == odd[1][0]
+    assert not set(odd[0][1:]) & set(odd[1][1:])
+
+
+def test_keys_made_of_small_ids_are_made_once_for_all_replicas():
+    shared = job(64, 1, 2, per_id=32)
+    one, two = (CompiledCache(SimpleNamespace(block_size=16)) for _ in range(2))
+    assert one._keys_of(shared) is two._keys_of(shared)
