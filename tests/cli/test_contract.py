@@ -10,6 +10,7 @@ import pytest
 
 from capplan import __version__
 from capplan.cli import main
+from capplan.cli.report import _parameter
 from capplan.evidence import read_run
 
 QUICK = ["--set", "requests=60"]
@@ -432,3 +433,8 @@ def test_the_schema_describes_its_fields(capsys):
     fields = schema["$defs"]["Promises"]["properties"]
     assert "leaves this long after" in fields["deadline_s"]["description"]
     assert schema["properties"]["warmup_s"]["description"]
+
+
+def test_pages_take_the_number_lost_by_both_names():
+    assert _parameter("lost=2") == _parameter("lose=2") == ("lose", "2")
+    assert _parameter("seed=4") == ("seed", "4")
