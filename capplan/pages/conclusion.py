@@ -287,7 +287,8 @@ def _parts(page: Page) -> Iterator[Part]:
     }
     for (part, name), read in readers.items():
         left = page.find(name)
-        outcome, finding = ("unknown", "its page has not run") if left is None else read(left)
+        none = ("unknown", "its page has not run for this scenario")
+        outcome, finding = none if left is None else read(left)
         yield Part(part=part, outcome=outcome, finding=finding, artefact=name)
 
 

@@ -32,16 +32,25 @@ class Page:
 
     scenario: Scenario
     folder: Path
+    study: str
+    """Hash of the scenario and its trace as they were named, without what the page sets."""
 
     def leave(self, name: str, payload: Any) -> Path:
-        """Write an artefact for the pages after this one and return its path."""
+        """Write an artefact for the pages after this one and return its path.
+
+        A mapping holds the hash of the study, as ``study``.
+        """
+        if isinstance(payload, dict):
+            payload = {**payload, "study": self.study}
         return artefact(self.folder, name, payload)
 
     def find(self, name: str) -> Any:
-        """Return an artefact that an earlier page left, or None if that page has not run."""
+        """Return an artefact that an earlier page left, None if none did for this study."""
         if not (self.folder / name).is_file():
             return None
-        return read_artefact(self.folder, name)
+        found = read_artefact(self.folder, name)
+        stated = found.get("study", self.study) if isinstance(found, dict) else self.study
+        return found if stated == self.study else None
 
     def keep(self, sweep: SweepResult) -> Path:
         """Store a sweep in a folder of its own, named by its run id, and return that folder."""
@@ -109,16 +118,18 @@ def open_page(
     from capplan.budget import resolved
     from capplan.catalog.tables import placed_trace
     from capplan.charts import use_theme
-    from capplan.scenario.files import load_scenario
+    from capplan.scenario.files import load_scenario, scenario_hash, with_values
 
+    named = load_scenario(scenario, values={"traffic.trace": placed_trace(trace)} if trace else {})
     changes: dict[str, Any] = {key.replace("__", "."): value for key, value in values.items()}
     if requests > 0:
         changes["requests"] = requests
-    if trace:
-        changes["traffic.trace"] = placed_trace(trace)
-    study = resolved(load_scenario(scenario, values=changes))
     use_theme()
-    return Page(scenario=study, folder=Path(run_folder or RUNS / study.name))
+    return Page(
+        scenario=resolved(with_values(named, changes)),
+        folder=Path(run_folder or RUNS / named.name),
+        study=scenario_hash(named),
+    )
 
 
 def has_reader() -> bool:

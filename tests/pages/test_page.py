@@ -3,6 +3,7 @@
 import pytest
 
 from capplan import pages
+from capplan.scenario.files import load_scenario, write_scenario
 from capplan.schema import DataError
 from capplan.traffic.draw import draw
 
@@ -11,7 +12,8 @@ def test_a_page_leaves_and_finds_artefacts_in_its_run_folder(tmp_path):
     page = pages.open_page("chat-service", run_folder=str(tmp_path / "run"))
     assert page.find("profile.json") is None
     page.leave("profile.json", {"rate_rps": float("nan")})
-    assert page.find("profile.json") == {"rate_rps": None}
+    found = page.find("profile.json")
+    assert {name: found[name] for name in found if name != "study"} == {"rate_rps": None}
 
 
 def test_a_page_run_by_hand_has_a_folder_named_by_the_scenario():
@@ -52,3 +54,15 @@ def test_a_headless_kernel_has_no_reader_and_a_front_end_has(monkeypatch):
     monkeypatch.delenv("VOILA_KERNEL_ID")
     monkeypatch.setattr(Kernel, "_allow_stdin", True)
     assert pages.has_reader()
+
+
+def test_what_another_scenario_left_in_the_folder_is_not_found(tmp_path):
+    place = {"run_folder": str(tmp_path)}
+    left = pages.open_page("benchmark", **place, stages__factor=1.5)
+    left.leave("budget.json", {"verdict": "pass"})
+    same = pages.open_page("benchmark", **place, requests=500)
+    assert same.find("budget.json")["verdict"] == "pass"
+    other = load_scenario("benchmark", values={"replicas": 7})
+    (tmp_path / "other.yaml").write_text(write_scenario(other), encoding="utf-8")
+    other_page = pages.open_page(str(tmp_path / "other.yaml"), **place)
+    assert other_page.find("budget.json") is None
