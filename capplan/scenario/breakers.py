@@ -179,6 +179,7 @@ class PauseAndCompact(Part):
 class StartStandby(Part):
     """The pool's standby comes into service; it goes back when the rule closes.
 
+    No more replicas than an autoscaler's ``max_replicas`` are in service.
     A standby that takes longer than ``ready_at_most_s`` (95th percentile) is left where it is.
     """
 

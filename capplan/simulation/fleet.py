@@ -141,8 +141,10 @@ class Fleet:
             self._release()
 
     def start_standby(self) -> int:
-        """Put the warm replicas into service; return how many."""
-        warm = self.count("standby")
+        """Put the warm replicas into service, up to the autoscaler's most; return how many."""
+        warm, scaler = self.count("standby"), self._rules.autoscaler
+        if scaler is not None:  # it would take those beyond its most back at its next look
+            warm = min(warm, max(scaler.max_replicas - self.target, 0))
         self._lent += warm
         self.scale_to(self.target + warm)
         return warm

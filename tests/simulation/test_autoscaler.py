@@ -168,6 +168,15 @@ def test_what_still_runs_when_the_grace_is_over_fails_and_can_be_tried_again(ela
     assert log[log["request_id"] == "r1"]["outcome"].tolist() == ["failed", "succeeded"]
 
 
+@pytest.mark.parametrize(("most", "lent"), [(2, 0), (3, 1), (8, 2)])
+def test_a_standby_comes_into_service_up_to_the_autoscalers_most(elastic, trace_of, most, lent):
+    pool = {"standby": {"replicas": 2, "ready": fixed(1.0)}}
+    scenario = elastic(scaler(most=most, least=2), replicas=2, pool=pool)
+    fleet = _Run(scenario, trace_of([0.0]), seed=0, replication=0).pools["llm"].fleet
+    assert fleet.start_standby() == lent
+    assert fleet.target == 2 + lent
+
+
 @pytest.fixture(name="warm")
 def _warm(elastic):
     """Return a pool with one warm replica beside those in service."""
