@@ -115,7 +115,7 @@ def capacity_table(
             "judged_rps": limit.judged_rps,
             **_size(pool, point),
             "promises": stated,
-            "protective_action": protective_action(scenario, pool),
+            "protective_action": protective_action(scenario, pool, point),
             "evidence": limit.evidence,
         }
         for row, point, limit in entries
@@ -264,15 +264,22 @@ def _size(pool: Pool, point: Point | None) -> dict[str, float | None]:
     return {"replicas": point.replicas, "accelerators": count, "memory_bytes": count * memory}
 
 
-def protective_action(scenario: Scenario, pool: Pool) -> str:
-    """Return what protects a pool, in words: each limit and what happens at it."""
+def protective_action(scenario: Scenario, pool: Pool, point: Point | None) -> str:
+    """Return what protects a pool, in words: each limit and what happens at it.
+
+    Limits that the budget derives are those at the replicas of ``point``.
+    """
+    itself = _by_itself(scenario, pool)
+    if point is not None and not point.open:
+        scenario = with_loss(scenario, pool, point.replicas, Loss(count=0))
+        pool = scenario.pool(pool.name)
     gateway = scenario.gateway
     parts = [f"gateway: {limit.action}" for limit in gateway.limits() if limit.is_set]
     if gateway.concurrency is not None:
         parts.append(f"gateway: {gateway.concurrency:,} open at once, then {_queue(gateway.queue)}")
     parts.append(f"{pool.name} service queue: {_queue(pool.queue)}")
     parts.append(f"{pool.name} scheduler queue: {_queue(pool.batching.scheduler)}")
-    return "; ".join([*parts, *_by_itself(scenario, pool)])
+    return "; ".join([*parts, *itself])
 
 
 def _by_itself(scenario: Scenario, pool: Pool) -> list[str]:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capplan.budget import varied
 from capplan.scenario.files import load_scenario, with_values
 from capplan.sizing import Loss, size
 from capplan.sizing.loss import Outage, missed, outage_of, recovery_s, replacement_s, with_loss
 from capplan.sizing.reasons import own_reason
-from capplan.sizing.table import ROWS, _peak
+from capplan.sizing.table import ROWS, _peak, protective_action
 
 SERVICE_S = 0.1
 
@@ -521,3 +522,16 @@ def test_the_bursts_are_served_by_the_number_that_the_table_is_about_without_its
     assert shares[0] == shares[1]
     assert "in the bursts are good" in rows[0]["evidence"]
     assert any("does not act" in note for note in scaled.notes)
+
+
+def test_derived_limits_of_the_table_are_those_at_its_replicas():
+    derived = {"owner": "llm", "length": "derived", "wait_limit_s": "derived"}
+    scenario = small(gateway={"concurrency": "derived", "queue": derived})
+    found = size(scenario, lose=0)
+    [replicas] = set(found.capacity_table["replicas"].dropna())
+    assert replicas > scenario.pool().replicas
+    [shown] = set(found.capacity_table["protective_action"][:3])
+    at_size = varied(scenario, {"pools.llm.replicas": int(replicas)})
+    assert shown == protective_action(at_size, at_size.pool(), None)
+    as_it_is = varied(scenario, {})
+    assert shown != protective_action(as_it_is, as_it_is.pool(), None)

@@ -109,17 +109,17 @@ def test_busy_workers_are_the_field_to_move(single_server):
 def test_the_capacity_table_says_what_every_limit_does(single_server):
     gateway = CASES["gateway.accept.backlog"] | CASES["gateway.allowances.l.tokens"]
     scenario = single_server(gateway=gateway, tenants=TENANTS)
-    shown = protective_action(scenario, scenario.pool())
+    shown = protective_action(scenario, scenario.pool(), None)
     assert "gateway: refuses connections beyond 3 waiting" in shown
     assert "gateway: 429 once 900 tokens of b are used, not to be retried" in shown
 
 
 def test_the_capacity_table_says_what_acts_by_itself():
     scenario = load_scenario("protected-chat")
-    shown = protective_action(scenario, scenario.pool("llm"))
+    shown = protective_action(scenario, scenario.pool("llm"), None)
     assert "breaker overfull: 503 with Retry-After 5 s while queue length is above 20" in shown
     assert "llm autoscaler: 2 to 6 replicas; llm standby: 1 replica" in shown
-    assert "breaker" not in protective_action(scenario, scenario.pool("labelling"))
+    assert "breaker" not in protective_action(scenario, scenario.pool("labelling"), None)
 
 
 def test_limits_that_are_not_set_are_no_limits(single_server):
