@@ -40,13 +40,14 @@ def sized(*, replicas=(2, 3), rows=(), reasons=()):
     }
 
 
-def loaded(*, kept=12.0, outcome="pass", first=True, reasons=()):
+def loaded(*, kept=12.0, outcome="pass", first=True, reasons=(), peak=8.0):
     point = {"request_class": "chat", "promise": "tpot_s", "layer": "decode", "load_rps": 14.0,
              "interval": [11.0, "inf"], "run_id": "broken0"}  # fmt: skip
     acts = {"gateway.queue.length": True, "classes.chat.retry": True, "gateway.concurrency": False}
     planned = reason("planned_load", outcome, value=kept, limit=8.0)
     return {
         "run_id": "loaded0",
+        "loads": {"peak_rps": peak},
         "stages": [{"kind": "ramp", "load_rps": 14.0}],
         "first_degradation": point if first else None,
         "protective_actions": [
@@ -135,6 +136,13 @@ def test_a_ramp_alone_says_how_far_it_holds_and_the_rest_is_unknown():
     assert found.outcome == "unknown"
     assert clause(found, "Every promise").outcome == "pass"
     assert {clause(found, name).outcome for name in ("Run", "With", "Burst")} == {"unknown"}
+
+
+def test_steps_with_the_traces_own_gaps_state_their_mean_beside_the_peak():
+    text = clause(cp.decide(SCENARIO, sized(), loaded(peak=11.0)), "Every promise").text
+    assert "a mean of 12 requests/s" in text
+    assert "planned peak 11 requests/s" in text
+    assert "mean of 8 requests/s" in text
 
 
 def test_a_row_that_does_not_apply_and_defaults_are_not_stated_as_limits():

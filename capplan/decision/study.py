@@ -135,7 +135,12 @@ class _Study:
         if planned is None:
             text = f"{rows[1].text}. How much more is unknown: no load stages were run with it"
             return replace(rows[1], clause=HOLDS, text=text, outcome=worst(r.outcome for r in rows))
-        kept, peak = (format_value(planned[key], "_rps") for key in ("value", "limit"))
+        peak_rps, needed_rps = self.ramp["loads"]["peak_rps"], planned["limit"]
+        kept, peak = format_value(planned["value"], "_rps"), format_value(peak_rps, "_rps")
+        if needed_rps < peak_rps:  # the steps replay the trace's gaps, and with them its peaks
+            mean = format_value(needed_rps, "_rps")
+            peak = f"{peak}, which comes with the trace's own gaps at a mean of {mean}"
+            kept = f"a mean of {kept}"
         low, _ = (self.ramp.get("first_degradation") or {}).get("interval", (None, None))
         sure = f", surely up to {format_value(low, '_rps')}" if low is not None else ""
         rows = [row for row in rows if self.sized and row.outcome != "pass"]
