@@ -294,17 +294,17 @@ def _broken_in(reason: Reason, row: pd.Series, *, is_default: bool) -> Reason:
     length = format_value(float(row["length_s"]), "_s") + " (a default)" * is_default
     spans = (format_value(float(row[key]), "_s") for key in ("broken_for_s", "judged_for_s"))
     figure = _figure_text(float(row["figure"]), reason.rule)
-    evidence = (
-        f"{reason.evidence}; broken in windows of {length} over {' of '.join(spans)}, worst from "
+    broken = (
+        f"broken in windows of {length} over {' of '.join(spans)}, worst from "
         f"{row['start_s']:,.0f} s: {figure}, {row['broken']:,} of {row['requests']:,} break it"
     )
     if reason.outcome == "fail":
-        return replace(reason, evidence=evidence)
+        return replace(reason, evidence=f"{reason.evidence}; {broken}")
     return replace(
         reason,
         outcome="fail",
         value=float(row["figure"]),
-        evidence=evidence,
+        evidence=f"{broken}; over the whole run {reason.evidence}",
         next_action="see what happens in that window: plan for its load, not for the average",
         window=_window(row),
         samples_missing=0,

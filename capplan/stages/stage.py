@@ -109,7 +109,7 @@ class Stage:
     def surely_holds(self, request_class: str | None = None) -> bool:
         """Return whether the promises (of a class) that load can break are surely kept."""
         own = [m for m in self.margins if request_class in (None, m.request_class)]
-        return all(m.kept for m in own) and not self.grows(request_class)
+        return all(m.kept for m in own) and not self.surely_breaks(request_class)
 
     def breaks_any(self, request_class: str) -> bool:
         """Return whether a promise of a class is broken, or the class's backlog grows."""

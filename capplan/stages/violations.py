@@ -46,11 +46,13 @@ class Break:
     used_up_s: float
     span_s: tuple[float, float]
     violators: pd.DataFrame
+    in_window: bool = False
+    """Whether a part of the stage surely breaks it, whatever its share over the whole stage is."""
 
     @property
     def proven(self) -> bool:
-        """Return whether the whole interval is beyond what is allowed."""
-        return self.share.low > self.allowed_fraction
+        """Return whether a part surely breaks it, or the whole interval is beyond the allowance."""
+        return self.in_window or self.share.low > self.allowed_fraction
 
     @property
     def kept(self) -> bool:
@@ -82,8 +84,9 @@ class Break:
 
 def breaks_of(verdict: Verdict, margins: Iterable[Break]) -> tuple[Break, ...]:
     """Return those of the promises that a verdict finds broken, the first to break first."""
-    failed = {(r.request_class, r.rule) for r in verdict.reasons if r.outcome == "fail"}
-    found = [m for m in margins if (m.request_class, m.promise) in failed]
+    failed = {(r.request_class, r.rule): r for r in verdict.reasons if r.outcome == "fail"}
+    named = ((m, failed.get((m.request_class, m.promise))) for m in margins)
+    found = [replace(m, in_window=r.window is not None) for m, r in named if r is not None]
     return tuple(sorted(found, key=_first))
 
 

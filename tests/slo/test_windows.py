@@ -8,6 +8,7 @@ from capplan.results import per_request
 from capplan.scenario.files import load_scenario, with_values
 from capplan.simulation import simulate
 from capplan.slo import judge, promise_windows
+from capplan.stages.violations import breaks_of, margins_of
 
 WINDOW_S = 60.0
 P95 = {"ttft_s": 2.0, "quantile": 0.95, "window_s": WINDOW_S}
@@ -35,6 +36,18 @@ def test_a_promise_that_breaks_for_some_minutes_fails_though_the_whole_run_keeps
     assert found.window.length_s == WINDOW_S
     assert 290 <= found.window.start_s <= 310
     assert judge(result).to_json()["reasons"][0]["window"]["length_s"] == WINDOW_S
+
+
+def test_what_a_window_breaks_is_proven_though_the_whole_stage_seems_to_keep_it(run, scenario):
+    def breaks(first, last, share):
+        result = run(6000, ttft=late(6000, first, last, share), asked=scenario(P95))
+        margins = list(margins_of(per_request(result), result.scenario))
+        return breaks_of(judge(result), margins)
+
+    [found] = breaks(300, 360, 0.3)
+    assert found.share.value < found.allowed_fraction
+    assert found.proven
+    assert not breaks(0, 600, 0.03)
 
 
 def test_as_many_late_answers_spread_over_the_run_pass(run, scenario):
