@@ -72,7 +72,9 @@ class Page:
         for one in left["pools"]:
             own, chosen = one["now"], one["fields"]
             text = f"`{one['pool']}` {listed(f'{k} {v}' for k, v in own.items())}"
-            if chosen != own:
+            if None in chosen.values():
+                text += " (page 03 found none to choose)"
+            elif chosen != own:
                 text += f" (page 03 chose {listed(f'{k} {v}' for k, v in chosen.items())})"
             words.append(text)
         return f"This page is about the scenario's own batch windows: {listed(words)}."

@@ -66,3 +66,18 @@ def test_what_another_scenario_left_in_the_folder_is_not_found(tmp_path):
     (tmp_path / "other.yaml").write_text(write_scenario(other), encoding="utf-8")
     other_page = pages.open_page(str(tmp_path / "other.yaml"), **place)
     assert other_page.find("budget.json") is None
+
+
+def test_a_page_names_the_choice_of_03_if_there_is_one_that_differs(tmp_path):
+    page = pages.open_page("benchmark", run_folder=str(tmp_path))
+    now = {"max_num_seqs": 64}
+    texts = []
+    for fields in (now, {"max_num_seqs": 32}, {"max_num_seqs": None}):
+        page.leave("chosen_point.json", {"pools": [{"pool": "p", "now": now, "fields": fields}]})
+        texts.append(page.batching())
+    own, other, none = texts
+    assert "`p` max_num_seqs 64" in own
+    assert "page 03" not in own
+    assert "max_num_seqs 32" in other
+    assert "page 03" in none
+    assert "None" not in none
