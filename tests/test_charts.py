@@ -425,7 +425,7 @@ def test_queues_of_several_pools_are_lines_of_their_own():
     shown = max(spec["datasets"].values(), key=len)
     levels = {row["queue"]: row["value"] for row in shown}
     assert levels == {
-        "scheduler_queue of llm": 2.0, "scheduler_queue of labelling": 3.0, "gateway": 1.0,
+        "scheduler queue of llm": 2.0, "scheduler queue of labelling": 3.0, "gateway": 1.0,
     }  # fmt: skip
 
 

@@ -125,8 +125,9 @@ def waiting_over_time(timeline: pd.DataFrame) -> alt.Chart:
 
 def _queues(lengths: pd.DataFrame) -> pd.Series:
     """Return the queue of each row: its layer, and its pool if several pools have that layer."""
-    layer, name = lengths["layer"].astype(str), lengths["replica"].astype(str)
-    pool = name.where(layer != "scheduler_queue", name.str.rpartition("-")[0])
+    layer = lengths["layer"].astype(str).str.replace("_", " ")
+    name = lengths["replica"].astype(str)
+    pool = name.where(layer != "scheduler queue", name.str.rpartition("-")[0])
     several = pool.groupby(layer).transform("nunique") > 1
     return layer.where(~several, layer + " of " + pool)
 
