@@ -68,12 +68,14 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
 
     asked = _key(name.rpartition("/")[2])
 
-    def likeness(one: str) -> float:
+    def likeness(one: str) -> tuple[float, float]:
         key = _key(one.rpartition("/")[2])
-        return max(SequenceMatcher(None, asked, k).ratio() for k in (key, key[: len(asked)]))
+        whole, begins = (SequenceMatcher(None, asked, k).ratio() for k in (key, key[: len(asked)]))
+        return max(whole, begins), whole
 
-    scored = sorted(((likeness(one), one) for one in known), key=lambda pair: -pair[0])
-    return [one for score, one in scored[:4] if score >= ALIKE and asked]
+    scores = {one: likeness(one) for one in known}
+    nearest = sorted(scores, key=lambda one: scores[one], reverse=True)
+    return [one for one in nearest[:4] if scores[one][0] >= ALIKE and asked]
 
 
 def _key(name: str) -> str:

@@ -69,7 +69,7 @@ def test_an_unknown_entry_and_a_missing_file_are_data_errors(file, tmp_path):
     budget = allocate(load_scenario(file))
     with pytest.raises(DataError, match=r"pools\.gpu\.replicas: one of .*, got 'gpu'"):
         applied_text(file, budget, values={"pools.gpu.replicas": 1})
-    with pytest.raises(DataError, match="readable YAML"):
+    with pytest.raises(DataError, match=r"none\.yaml: a readable UTF-8 file"):
         applied_text(tmp_path / "none.yaml", budget)
 
 
