@@ -133,6 +133,13 @@ class Point:
         )
 
     @property
+    def doubt(self) -> str:
+        """Return the first promise that may be broken, by its interval; empty if there is none."""
+        own = (r for r in self.verdict.reasons if r.request_class in (None, *self.classes))
+        found = next((r for r in own if r.outcome == "retest" and r.rule not in NOT_CAPACITY), None)
+        return "" if found is None else f"with {self.replicas} a retest is left: {found.evidence}"
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Return the classes of which every rule is known and none is broken."""
         not_kept = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from capplan.formatting import counted, does
 from capplan.scenario.pools import Pool
@@ -80,6 +80,8 @@ def own_sentence(
     worst_loss = max(found, key=lambda lose: found[lose])
     most = found[worst_loss]
     why = _why(rejected, worst_loss, most - 1)
+    doubts = [p.doubt for p in chosen.values() if p is not None and p.replicas == most and p.doubt]
+    why = "; ".join([why, *doubts[:1]])
     return f"{have}, needed {does(most, 'is', 'are')} {most} ({worst_loss}), because {why}."
 
 
@@ -123,19 +125,18 @@ def margin_reason(evaluate: Evaluator, n_max: int, lose: Loss, point: Point | No
         limit=n_max,
         evidence=f"{counted(point.replicas, f'{pool.name} replica')} "
         f"{does(point.replicas, 'keeps', 'keep')} the promises, {lose} "
-        f"(the scenario has {pool.replicas})",
+        f"(the scenario has {pool.replicas})" + (f"; {point.doubt}" if point.doubt else ""),
     )
 
 
-def left_open(points: Sequence[Point], costs: Sequence[Point | Rejection]) -> list[Reason]:
-    """Return what the chosen points' verdicts say beside pass, each rule and class once.
+def left_open(points: Iterable[Point]) -> list[Reason]:
+    """Return what the verdicts of the table's points say beside pass, each rule and class once.
 
     What a success costs is judged with every replica there: the lost ones are paid for too.
     """
     found: dict[tuple[str, str | None], Reason] = {}
-    paid = [point for point in costs if isinstance(point, Point)]
-    for point, about_cost in [(p, False) for p in points] + [(p, True) for p in paid]:
+    for point in points:
         for reason in point.verdict.reasons:
-            if reason.outcome != "pass" and (reason.rule == COST) == about_cost:
+            if reason.outcome != "pass" and not (reason.rule == COST and point.lose.count):
                 found.setdefault((reason.rule, reason.request_class), reason)
     return list(found.values())

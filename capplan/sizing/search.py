@@ -120,14 +120,12 @@ def size(
         )
         chosen = _chosen(evaluate, losses, n_max)
         rules = tuple(_tried(evaluate, chosen, n_max))
-        costs = [evaluate(p.replicas, Loss(count=0)) for p in chosen.values() if p is not None]
         notes = tuple(_notes(target, losses, stated))
         return _sizing(
             evaluate,
             n_max=n_max,
             chosen=chosen,
             rules=rules,
-            costs=costs,
             inputs=inputs,
             notes=notes,
         )
@@ -246,7 +244,6 @@ def _sizing(
     n_max: int,
     chosen: Mapping[Loss, Point | None],
     rules: tuple[RuleOfThumb, ...],
-    costs: Sequence[Point | Rejection],
     inputs: Inputs,
     notes: tuple[str, ...],
 ) -> Sizing:
@@ -271,7 +268,8 @@ def _sizing(
         own = evaluate(pool.replicas, one) if _holds(alone) else alone
         reasons.append(own_reason(own, pool, point, one))
     reasons += row_reasons(table)
-    reasons += left_open([p for p in chosen.values() if p is not None], costs)
+    shown = [p for p in (normal, lossy, *chosen.values()) if p is not None]
+    reasons += left_open(p for p in shown if p.replicas == shown[0].replicas)
     return Sizing(
         inputs=inputs,
         scenario=scenario,

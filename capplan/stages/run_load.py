@@ -21,6 +21,7 @@ from capplan.stages.scaling import fall_back_s, scales
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.stages.violations import margins_of
 from capplan.statistics import mser5
+from capplan.traffic.closed import is_closed
 from capplan.traffic.draw import draw
 from capplan.traffic.replay import busiest, rate_rps
 from capplan.traffic.sample import base_trace
@@ -35,6 +36,7 @@ Shape = Mapping[str, Any]
 PEAK_S = 60.0
 START_RPS = 10.0
 START_FRACTION = 0.2
+CLOSED = ", the most that its users send: if every answer came at once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +77,17 @@ def loads_of(scenario: Scenario, *, seed: int = 0) -> Loads:
         start, origin = START_RPS, "the default without an estimate"
     planned = plan.planned_rps or mean
     peak = plan.peak_rps or max(busiest_minute, planned)
-    needed, needs = peak, "the planned peak"
+    needed, needs = peak, "the planned peak" + CLOSED * is_closed(trace)
     smooth = "drawn from the scenario's law, smooth within a minute"
     if gaps := _own_gaps(scenario):
         smooth = "steps and soak replay the trace's own gaps, scaled; other stages are " + smooth
         stretch = rate_rps(busiest(trace, gaps.requests))
         if plan.peak_rps is None:
             needed, needs = stretch, "mean of the stretch whose gaps the steps replay, as recorded"
+    of = "the scenario's traffic" + CLOSED * is_closed(trace)
     derived = {
-        "planned_rps": "mean of the scenario's traffic",
-        "peak_rps": f"busiest {PEAK_S:g} s of the same",
+        "planned_rps": f"mean of {of}",
+        "peak_rps": f"busiest {PEAK_S:g} s of {of}",
         "start_rps": origin,
     }
     return Loads(

@@ -535,3 +535,13 @@ def test_derived_limits_of_the_table_are_those_at_its_replicas():
     assert shown == protective_action(at_size, at_size.pool(), None)
     as_it_is = varied(scenario, {})
     assert shown != protective_action(as_it_is, as_it_is.pool(), None)
+
+
+def test_a_retest_of_the_fewest_decides_only_if_the_plan_has_so_few():
+    fewest = size(small(26.5, **{"pools.llm.replicas": 3}), lose=0)
+    assert fewest.replicas == {0: 3}
+    assert "retest" in {reason.outcome for reason in fewest.verdict.reasons}
+    more = size(small(26.5, **{"pools.llm.replicas": 8}), lose=0)
+    assert more.replicas == {0: 3}
+    assert more.verdict.outcome == "pass"
+    assert "a retest is left" in more.answer
