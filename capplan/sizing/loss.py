@@ -13,10 +13,9 @@ import numpy.typing as npt
 from capplan.budget import varied
 from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
-from capplan.scenario.times import FixedTime
-from capplan.simulation.shared_host import load_alone_s
 from capplan.slo import judge
 from capplan.slo.promises import LATENCIES, SHARES
+from capplan.stages.failure_stage import LEAST_S, model_load_s
 from capplan.stages.recovery import errors_back
 from capplan.stages.stage import windowed
 
@@ -26,15 +25,12 @@ if TYPE_CHECKING:
     from capplan.results import RunResult
     from capplan.scenario import Scenario
     from capplan.scenario.pools import Pool
-    from capplan.scenario.times import Duration
     from capplan.verdict import Reason
 
 Floats = npt.NDArray[np.float64]
 
 STRETCH_S = 60.0
 """Length of the busiest stretch for a loss whose end is unknown: that of the busiest minute."""
-LEAST_S = 1e-3
-"""Shortest outage, s: a replacement takes some time."""
 WATCHED = 5
 """Outages after its start for which a loss is watched: queues built up in one drain in a few."""
 
@@ -74,39 +70,6 @@ class Outage:
     window_s: tuple[float, float]
 
 
-def replacement_s(scenario: Scenario, pool: Pool) -> tuple[float | None, str]:
-    """Return how long a lost replica of a pool is away, s, and where that is stated.
-
-    ``stages.down_s``, else the 95th percentiles of the parts of ``lifecycle``, else
-    ``cold_start_s``, else the time of ``model_load``; None = nothing states it.
-    """
-    load_s = _load_s(scenario, pool)
-    life = pool.lifecycle
-    if scenario.stages.down_s is not None:
-        return scenario.stages.down_s, "stages.down_s"
-    if life is not None:
-        load = load_s if life.model_load is None else _p95_s(life.model_load)
-        whole = _p95_s(life.provisioning) + _p95_s(life.image_pull) + load
-        return max(whole, LEAST_S), f"pools.{pool.name}.lifecycle, 95th percentiles"
-    if pool.cold_start_s is not None:
-        return max(pool.cold_start_s, LEAST_S), f"pools.{pool.name}.cold_start_s"
-    if pool.model_load is not None:
-        return max(load_s, LEAST_S), f"pools.{pool.name}.model_load"
-    return None, "no stages.down_s, lifecycle or cold_start_s"
-
-
-def _p95_s(law: Duration) -> float:
-    return law.seconds if isinstance(law, FixedTime) else law.p95_s
-
-
-def _load_s(scenario: Scenario, pool: Pool) -> float:
-    """Return how long a replica loads its model, s, on a host that nothing else uses."""
-    if pool.model_load is None:
-        return 0.0
-    host = next((h for h in scenario.hosts if h.name in pool.hosts), None)
-    return load_alone_s(pool, pool.model_load, host)
-
-
 def with_loss(
     scenario: Scenario, pool: Pool, replicas: int, lose: Loss, *, at_s: float = 0.0
 ) -> Scenario:
@@ -121,7 +84,7 @@ def with_loss(
         return changed
     down_s = lose.down_s
     if down_s is not None:  # a returning replica loads its model, which takes part of that time
-        down_s = max(down_s - _load_s(scenario, pool), LEAST_S)
+        down_s = max(down_s - model_load_s(scenario, pool), LEAST_S)
     at_s = at_s if lose.at_s is None else lose.at_s
     crash = Crash(pool=pool.name, at_s=at_s, count=lose.count, down_s=down_s)
     return with_values(changed, {"faults": (*changed.faults, crash)})

@@ -15,12 +15,13 @@ from capplan.evidence import Inputs, TraceIdentity
 from capplan.progress import work
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
-from capplan.sizing.loss import Loss, replacement_s
+from capplan.sizing.loss import Loss
 from capplan.sizing.points import Evaluator, Point, Rejection
 from capplan.sizing.reasons import left_open, margin_reason, own_reason
 from capplan.sizing.result import Sizing
 from capplan.sizing.rules import RuleOfThumb, rules_of_thumb
 from capplan.sizing.table import capacity_table, margin_row, row_reasons
+from capplan.stages.failure_stage import replacement_s
 from capplan.traffic.draw import draw
 from capplan.verdict import Verdict
 from capplan.workers import worker_pool
@@ -64,7 +65,7 @@ def size(
         How many replicas are lost; one number or several.
     at_s, down_s
         When they crash and for how long; None = at the start of the busiest stretch of that
-        length, until a replacement is warm (:func:`capplan.sizing.loss.replacement_s`).
+        length, until a replacement is warm (:func:`capplan.stages.failure_stage.replacement_s`).
     pool
         The pool that is sized; None = the primary one. Its autoscaler does not act.
     seed, replications

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capplan.formatting import counted
+from capplan.scenario.times import FixedTime
 from capplan.simulation.shared_host import load_alone_s
 from capplan.stages.run_load import Loads, fault_values, lengthened, run_load, steady
 from capplan.stages.stage import Stage, stage_of
@@ -14,6 +15,7 @@ from capplan.stages.stage import Stage, stage_of
 if TYPE_CHECKING:
     from capplan.scenario import Scenario
     from capplan.scenario.pools import Pool
+    from capplan.scenario.times import Duration
 
 LASTS = {
     "crash": "down_s",
@@ -24,20 +26,22 @@ LASTS = {
 }
 """The field with the length of each kind; a reload lasts as long as its loads."""
 OF_LAW = ("mtbf_s", "mttr_s")
+LEAST_S = 1e-3
+"""Shortest outage, s: a replacement takes some time."""
 
 
 def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
     """Return the planned load during a fault of the plan's kind, and the retest after it.
 
-    Without ``down_s`` the fault lasts for the pool's cold start, or for longer, until each class's
-    percentiles have their samples; the retest lasts until it counts.
+    Without ``down_s`` the fault lasts until a replacement is warm (:func:`replacement_s`), or for
+    longer, until each class's percentiles have their samples; the retest lasts until it counts.
     """
     plan, load = scenario.stages, loads.planned_rps
     at, pool = plan.step_s / 2, scenario.pool(plan.failed_pool)
     after = f"after {plan.failure.replace('_', ' ')} is over"
     if plan.failure == "crash":
         after = "after the replica's return"
-    down_s = plan.down_s or pool.cold_start_s or plan.step_s
+    down_s = replacement_s(scenario, pool)[0] or plan.step_s
     judged_s = plan.fall_back_s / 2 + plan.steady_s
     while True:
         found = failure_of(scenario, at_s=at, down_s=down_s)
@@ -115,8 +119,7 @@ def _reload(
         load_s = down_s
         fault = fault | {"load_s": load_s}
     elif load_s is None and pool.model_load is not None:
-        host = next((h for h in scenario.hosts if h.name in pool.hosts), None)
-        load_s = load_alone_s(pool, pool.model_load, host)
+        load_s = model_load_s(scenario, pool)
     most = fault.get("max_unavailable", 1)
     turns = math.ceil((fault.get("count") or pool.replicas) / most)
     ends_s = at_s + turns * (fault.get("drain_s", 30.0) + load_s)
@@ -140,3 +143,36 @@ def _note(fault: dict[str, Any], pool: Pool, lasts_s: float) -> str:
         "router_blind": f"the router of {name} blind",
     }[str(fault["kind"])]
     return f"{what} for {lasts_s:.3g} s"
+
+
+def replacement_s(scenario: Scenario, pool: Pool) -> tuple[float | None, str]:
+    """Return how long a lost replica of a pool is away, s, and where that is stated.
+
+    ``stages.down_s``, else the 95th percentiles of the parts of ``lifecycle``, else
+    ``cold_start_s``, else the time of ``model_load``; None = nothing states it.
+    """
+    load_s = model_load_s(scenario, pool)
+    life = pool.lifecycle
+    if scenario.stages.down_s is not None:
+        return scenario.stages.down_s, "stages.down_s"
+    if life is not None:
+        load = load_s if life.model_load is None else _p95_s(life.model_load)
+        whole = _p95_s(life.provisioning) + _p95_s(life.image_pull) + load
+        return max(whole, LEAST_S), f"pools.{pool.name}.lifecycle, 95th percentiles"
+    if pool.cold_start_s is not None:
+        return max(pool.cold_start_s, LEAST_S), f"pools.{pool.name}.cold_start_s"
+    if pool.model_load is not None:
+        return max(load_s, LEAST_S), f"pools.{pool.name}.model_load"
+    return None, "no stages.down_s, lifecycle or cold_start_s"
+
+
+def _p95_s(law: Duration) -> float:
+    return law.seconds if isinstance(law, FixedTime) else law.p95_s
+
+
+def model_load_s(scenario: Scenario, pool: Pool) -> float:
+    """Return how long a replica loads its model, s, on a host that nothing else uses."""
+    if pool.model_load is None:
+        return 0.0
+    host = next((h for h in scenario.hosts if h.name in pool.hosts), None)
+    return load_alone_s(pool, pool.model_load, host)

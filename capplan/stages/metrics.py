@@ -278,11 +278,11 @@ def trend_reasons(stage: Stage) -> Iterator[Reason]:
         )
 
 
-def untold_levels(stage: Stage) -> dict[str, str]:
+def unknown_levels(stage: Stage) -> dict[str, str]:
     """Return the levels that may grow and that no metric of a stage shows, each with why."""
-    told = {one.what for one in trends_of(stage)}
+    known = {one.what for one in trends_of(stage)}
     return {
         f"no_leak: {what}": f"the timeline has no {metric}"
         for what, metric in GROWING.items()
-        if what not in told
+        if what not in known
     }

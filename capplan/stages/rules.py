@@ -12,7 +12,7 @@ from capplan.formatting import counted, in_layer, listed, rule_words
 from capplan.results.cost import served_by
 from capplan.slo.mechanisms import retry_amplification
 from capplan.stages.isolation import Cut, isolation_reasons
-from capplan.stages.metrics import trend_reasons, untold_levels
+from capplan.stages.metrics import trend_reasons, unknown_levels
 from capplan.stages.recovery import same_version
 from capplan.stages.scaling import FIXED, finding_reasons, scales, scaling_reasons
 from capplan.stages.stage import resting_on
@@ -337,5 +337,5 @@ def not_applicable(found: Findings) -> dict[str, str]:
     if any(s.run.versions for s in found.stages):
         why.pop("same_version", None)
     if "soak" in found.others:
-        why |= untold_levels(found.others["soak"])
+        why |= unknown_levels(found.others["soak"])
     return why

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from capplan.budget import varied
 from capplan.scenario.files import load_scenario, with_values
 from capplan.sizing import Loss, size
-from capplan.sizing.loss import Outage, missed, outage_of, recovery_s, replacement_s, with_loss
+from capplan.sizing.loss import Outage, missed, outage_of, recovery_s, with_loss
 from capplan.sizing.reasons import own_reason
 from capplan.sizing.table import ROWS, _peak, protective_action
+from capplan.stages.failure_stage import replacement_s
 
 SERVICE_S = 0.1
 

@@ -159,3 +159,12 @@ def test_a_load_that_was_never_sent_proves_nothing(limited):
     [planned] = [r for r in limited.verdict.reasons if r.rule == "planned_load"]
     assert planned.outcome == "unknown"
     assert planned.value < planned.limit
+
+
+@pytest.mark.parametrize("pull_s", [10.0, 400.0])
+def test_a_crash_lasts_as_long_as_the_pools_lifecycle_takes_to_replace_it(single_server, pull_s):
+    fixed = {name: {"kind": "fixed", "seconds": 90.0} for name in ("provisioning", "model_load")}
+    pull = {"image_pull": {"kind": "fixed", "seconds": pull_s}}
+    scenario = made(single_server, "crash", pool={"lifecycle": fixed | pull}, plan={"down_s": None})
+    failure = run_stages(scenario, seed=1).stage("failure")
+    assert failure.end_s - failure.start_s == pytest.approx(180.0 + pull_s)

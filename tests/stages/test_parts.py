@@ -13,7 +13,7 @@ from capplan.scenario.classes import Promises
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import _backlog, blame
 from capplan.stages.isolation import cuts_of, isolation_reasons, tenants_over_share
-from capplan.stages.metrics import levels, slope_per_hour, trend_reasons, untold_levels
+from capplan.stages.metrics import levels, slope_per_hour, trend_reasons, unknown_levels
 from capplan.stages.protection import protections
 from capplan.stages.ramp import LoadRamp
 from capplan.stages.recovery import errors_back
@@ -248,7 +248,7 @@ def test_the_interval_of_a_flat_level_covers_zero_nearly_always():
 def test_an_injected_leak_is_found_and_what_is_not_measured_is_unknown(server):
     rows = server.run.timeline
     assert list(trend_reasons(server)) == []
-    assert set(untold_levels(server)) == {
+    assert set(unknown_levels(server)) == {
         f"no_leak: {what}" for what in ("memory", "KV", "connections", "threads")
     }
     live = dataclasses.replace(server, run=dataclasses.replace(server.run, backend="live"))
