@@ -99,7 +99,8 @@ def outage_of(served: pd.DataFrame, lose: Loss, needed: Mapping[str, int]) -> Ou
         The pool's requests (``request_class``, ``intended_start_s``, ascending) with none lost.
     lose
         The loss. Without a moment of its own it strikes where most requests start in its length
-        (in a minute, if it has no end).
+        (in a minute, if it has no end), at the start of a run without requests: nothing is known
+        of that one, wherever it strikes.
     needed
         Samples that the promises of each class need.
     """
@@ -166,9 +167,9 @@ def recovery_s(
         end = min(outage.at_s + WATCHED * (outage.until_s - outage.at_s), last)
         watched = [t[t["intended_start_s"].between(outage.at_s, end)] for t in (with_it, without)]
         table, usual = (part.assign(success=part["good"] == 1.0) for part in watched)
-        if any(part["good"].isna().any() for part in watched):
+        if any(part.empty or part["good"].isna().any() for part in watched):
             return math.nan
-        share = 1.0 - float(usual["success"].mean()) if len(usual) else 0.0
+        share = 1.0 - float(usual["success"].mean())
         end = math.nextafter(end, math.inf)
         found.append(errors_back(table, outage.at_s, end, usual=max(share, allowed)))
     return math.nan if any(map(math.isnan, found)) else max(found)

@@ -546,3 +546,10 @@ def test_a_retest_of_the_fewest_decides_only_if_the_plan_has_so_few():
     assert more.replicas == {0: 3}
     assert more.verdict.outcome == "pass"
     assert "a retest is left" in more.answer
+
+
+def test_without_requests_to_judge_the_recovery_is_unknown():
+    found = size(small(warmup_s=1e5), lose={0, 1})
+    [row] = [r for r in found.failure_margin.to_dict("records") if r["lose"]["count"]]
+    assert math.isnan(row["recovery_s"])
+    assert found.verdict.outcome != "pass"
