@@ -120,7 +120,7 @@ def size(
             under_way=under_way,
         )
         chosen = _chosen(evaluate, losses, n_max)
-        rules = tuple(_tried(evaluate, chosen, n_max))
+        rules = tuple(_tried(evaluate, chosen))
         notes = tuple(_notes(target, losses, stated))
         return _sizing(
             evaluate,
@@ -154,11 +154,9 @@ def most_replicas(scenario: Scenario, pool: Pool) -> float:
     return (shared.accelerators - taken) // pool.accelerators_per_replica - warm
 
 
-def _tried(
-    evaluate: Evaluator, chosen: Mapping[Loss, Point | None], n_max: int
-) -> Iterator[RuleOfThumb]:
-    """Yield the rules of thumb, each with whether the search found its number to hold."""
-    by_count = {lose.count: point for lose, point in chosen.items()}
+def _tried(evaluate: Evaluator, chosen: Iterable[Loss]) -> Iterator[RuleOfThumb]:
+    """Yield the rules of thumb; whether a number holds is known if the search simulated it."""
+    by_count = {lose.count: lose for lose in chosen}
     rules = rules_of_thumb(
         evaluate.scenario,
         evaluate.pool,
@@ -167,11 +165,11 @@ def _tried(
         budget=evaluate.budget,
     )
     for rule in rules:
-        fewest = by_count[rule.lose]
-        if rule.replicas is None or rule.replicas > n_max:
-            yield rule
+        point = evaluate.points.get((rule.replicas or 0, by_count[rule.lose]))
+        if rule.replicas is not None and rule.replicas <= rule.lose:
+            yield replace(rule, holds=False)
         else:
-            yield replace(rule, holds=fewest is not None and rule.replicas >= fewest.replicas)
+            yield rule if point is None or point.open else replace(rule, holds=point.holds)
 
 
 def _losses(

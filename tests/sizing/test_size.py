@@ -553,3 +553,10 @@ def test_without_requests_to_judge_the_recovery_is_unknown():
     [row] = [r for r in found.failure_margin.to_dict("records") if r["lose"]["count"]]
     assert math.isnan(row["recovery_s"])
     assert found.verdict.outcome != "pass"
+
+
+def test_whether_the_number_of_a_rule_holds_is_known_only_if_it_was_simulated(sized):
+    simulated = {(p.replicas, p.lose.count): p.holds for p in sized.points}
+    known = {(r.replicas, r.lose): r.holds for r in sized.rules if (r.replicas or 0) > r.lose}
+    assert known
+    assert known == {key: simulated.get(key) for key in known}
