@@ -16,7 +16,7 @@ from capplan.formatting import counted, format_value, in_layer, listed, named, r
 from capplan.replica.assumptions import rests_on
 from capplan.replica.utilisation import utilisation_table
 from capplan.schema import DataError
-from capplan.sizing.table import DOES_NOT_APPLY, limit_table, row_outcome, unknown_rows
+from capplan.sizing.table import DOES_NOT_APPLY, operating_limits, row_outcome, unknown_rows
 from capplan.verdict import PRECEDENCE, Reason, reason_table, worst
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ DECIDED = ("load", "failure margin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StudyPart:
     """What one page contributes: its outcome, a sentence, and the artefact that holds it."""
 
     part: str
@@ -51,7 +51,7 @@ class Conclusion(Displayed):
 
     outcome: str
     decision: Decision | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StudyPart, ...] = ()
     reasons: tuple[Reason, ...] = ()
     """Of the simulated run of the scenario as it is."""
     scope: Mapping[str, Any] = field(default_factory=dict)
@@ -127,9 +127,9 @@ class Conclusion(Displayed):
             rows.append((one["name"], value if unit in SUFFIXES else f"{value} {unit}"))
         return pd.DataFrame(rows, columns=["figure", "value"])
 
-    def limit_table(self) -> pd.DataFrame:
+    def operating_limits(self) -> pd.DataFrame:
         """Return the operating limits: each load, its replicas, and the action that protects it."""
-        return limit_table(pd.DataFrame(list(self.limits)))
+        return operating_limits(pd.DataFrame(list(self.limits)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the artefact that the report's first page is made from."""
@@ -170,7 +170,7 @@ def read_conclusion(run_folder: Path, *, assumed: Iterable[str] = ()) -> Conclus
         rule = f"one of {', '.join(PRECEDENCE)}"
         raise DataError(rule, where=path, field="verdict.outcome", value=outcome)
     try:
-        parts = [Part(**part) for part in data.get("parts") or ()]
+        parts = [StudyPart(**part) for part in data.get("parts") or ()]
         reasons = [_reason(reason, outcome) for reason in verdict.get("reasons") or ()]
         decision = Decision.from_json(data["decision"]) if data.get("decision") else None
     except (TypeError, KeyError) as err:
@@ -222,7 +222,7 @@ def conclude(
 ) -> Conclusion:
     """Return the conclusion over what the pages left and a judged run of the scenario as it is."""
     notes = (*notes, *rests_on(page.scenario))
-    run = Part(part="promises", outcome=verdict.outcome, finding=verdict.summary())
+    run = StudyPart(part="promises", outcome=verdict.outcome, finding=verdict.summary())
     parts = (*_parts(page), run)
     defaults = sorted({rule_words(reason.rule) for reason in verdict.defaults})
     sized = page.find("capacity_table.json")
@@ -276,7 +276,7 @@ def _figures(result: RunResult) -> Iterator[Mapping[str, Any]]:
             yield {"name": f"{name}: {what}", "value": value, "unit": unit}
 
 
-def _parts(page: Page) -> Iterator[Part]:
+def _parts(page: Page) -> Iterator[StudyPart]:
     """Yield what each page left in the run folder; *unknown* for a page that has not run."""
     readers = {
         ("traffic", "profile.json"): _traffic,
@@ -289,7 +289,7 @@ def _parts(page: Page) -> Iterator[Part]:
         left = page.find(name)
         none = ("unknown", "its page has not run for this scenario")
         outcome, finding = none if left is None else read(left)
-        yield Part(part=part, outcome=outcome, finding=finding, artefact=name)
+        yield StudyPart(part=part, outcome=outcome, finding=finding, artefact=name)
 
 
 def _traffic(left: Any) -> tuple[str, str]:

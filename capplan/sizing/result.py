@@ -18,7 +18,7 @@ from capplan.sizing.loss import Loss, Outage, with_loss
 from capplan.sizing.points import Point, Rejection
 from capplan.sizing.reasons import own_sentence
 from capplan.sizing.rules import RuleOfThumb
-from capplan.sizing.table import limit_table, unknown_rows
+from capplan.sizing.table import operating_limits, unknown_rows
 from capplan.statistics import share_interval
 from capplan.verdict import Verdict
 
@@ -107,7 +107,7 @@ class Sizing(Displayed):
 
     def limits(self) -> pd.DataFrame:
         """Return the capacity table: each operating limit with its protective action."""
-        return limit_table(self.capacity_table)
+        return operating_limits(self.capacity_table)
 
     def rejections(self) -> pd.DataFrame:
         """Return each number of replicas that does not hold, with the first rule against it."""

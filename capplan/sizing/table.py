@@ -64,7 +64,7 @@ MEASURE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class RowOutcome:
     """What the runs showed about one row: its outcome, and the load it was judged at."""
 
     outcome: Outcome | Literal["does not apply", "not asked"]
@@ -110,15 +110,15 @@ def capacity_table(
         {
             "row": row,
             "class_group": group,
-            "outcome": limit.outcome,
-            "load_rps": limit.load_rps,
-            "judged_rps": limit.judged_rps,
+            "outcome": found.outcome,
+            "load_rps": found.load_rps,
+            "judged_rps": found.judged_rps,
             **_size(pool, point),
             "promises": stated,
             "protective_action": protective_action(scenario, pool, point),
-            "evidence": limit.evidence,
+            "evidence": found.evidence,
         }
-        for row, point, limit in entries
+        for row, point, found in entries
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -153,7 +153,7 @@ def _row_reason(row: Mapping[Any, Any]) -> Reason:
     )
 
 
-def limit_table(rows: pd.DataFrame) -> pd.DataFrame:
+def operating_limits(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the capacity table as it is shown: what a row limits, where, and what protects it."""
     shown = [
         "row",
@@ -173,38 +173,38 @@ def limit_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(protective_action=once(table["protective_action"]))
 
 
-def _stable(point: Point | None) -> Limit:
+def _stable(point: Point | None) -> RowOutcome:
     if point is None:
-        return Limit(outcome="fail", evidence=NONE_HOLDS)
+        return RowOutcome(outcome="fail", evidence=NONE_HOLDS)
     if point.open:
-        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.mean_rps)
+        return RowOutcome(outcome="unknown", evidence=_not_shown(point), judged_rps=point.mean_rps)
     text = f"simulated: {_kept(point)} at this mean rate, {_samples(point)}"
-    return Limit(outcome="pass", evidence=text, judged_rps=point.mean_rps)
+    return RowOutcome(outcome="pass", evidence=text, judged_rps=point.mean_rps)
 
 
-def _peak(point: Point | None, scenario: Scenario) -> Limit:
+def _peak(point: Point | None, scenario: Scenario) -> RowOutcome:
     """Return the busiest minute's rate, and whether its own requests kept the promises."""
     if point is None:
-        return Limit(outcome="unknown", evidence=f"not measured: {NONE_HOLDS}")
+        return RowOutcome(outcome="unknown", evidence=f"not measured: {NONE_HOLDS}")
     if point.open:
-        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=point.peak_rps)
+        return RowOutcome(outcome="unknown", evidence=_not_shown(point), judged_rps=point.peak_rps)
     least = min(promised_fractions(scenario, point.classes))
     share = point.peak_good_fraction
     if math.isnan(share):
         text = "not measured: unknown whether the busiest minute's requests are good"
-        return Limit(outcome="unknown", evidence=text, judged_rps=point.peak_rps)
+        return RowOutcome(outcome="unknown", evidence=text, judged_rps=point.peak_rps)
     text = f"{share:.2%} of the busiest minute's {counted(point.peak_requests, 'request')} are good"
     if share >= least:
         text = f"simulated: {text}, {_samples(point)} in all"
-        return Limit(outcome="pass", evidence=text, judged_rps=point.peak_rps)
+        return RowOutcome(outcome="pass", evidence=text, judged_rps=point.peak_rps)
     high = share_interval(round(share * point.peak_requests), point.peak_requests).high
     outcome: Outcome = "fail" if high < least else "unknown"
     front = "broken" if outcome == "fail" else "too few to tell"
     text = f"{front}: {text}, asked {least:.2%}"
-    return Limit(outcome=outcome, evidence=text, judged_rps=point.peak_rps)
+    return RowOutcome(outcome=outcome, evidence=text, judged_rps=point.peak_rps)
 
 
-def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> Limit:
+def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) -> RowOutcome:
     """Return the load of the plan's bursts, and whether the point's replicas get through them.
 
     Their load, length and distance are those of ``scenario.stages``. The promises of classes that
@@ -212,32 +212,36 @@ def _burst(scenario: Scenario, pool: Pool, point: Point | None, *, seed: int) ->
     """
     if scenario.traffic.shape.kind == "closed":
         text = "does not apply: users who wait for their answers bring no burst"
-        return Limit(outcome=DOES_NOT_APPLY, evidence=text)
+        return RowOutcome(outcome=DOES_NOT_APPLY, evidence=text)
     if point is None or point.open:
-        return Limit(outcome="unknown", evidence="not measured: no number of replicas is shown")
+        return RowOutcome(
+            outcome="unknown", evidence="not measured: no number of replicas is shown"
+        )
     sized = with_loss(scenario, pool, point.replicas, Loss(count=0))
     loads = loads_of(sized, seed=seed)
     stage = burst(sized, loads, seed=seed)
     share = sum(loads.share.get(name, 0.0) for name in point.classes)
     outcome, found = burst_outcome(stage, point.classes)
     evidence = f"{found}; {burst_run(stage)}"
-    return Limit(outcome=outcome, evidence=evidence, judged_rps=share * stage.load_rps)
+    return RowOutcome(outcome=outcome, evidence=evidence, judged_rps=share * stage.load_rps)
 
 
-def _degraded(point: Point | None, outages: Sequence[Outage], *, asked: bool) -> Limit:
+def _degraded(point: Point | None, outages: Sequence[Outage], *, asked: bool) -> RowOutcome:
     """Return the load of the part around the loss, and whether the promises are kept there."""
     if not asked:
-        return Limit(outcome=NOT_ASKED, evidence="no loss was asked for (--lose 1 asks for one)")
+        return RowOutcome(
+            outcome=NOT_ASKED, evidence="no loss was asked for (--lose 1 asks for one)"
+        )
     if point is None:
-        return Limit(outcome="fail", evidence=NONE_HOLDS)
+        return RowOutcome(outcome="fail", evidence=NONE_HOLDS)
     rate = point.rate_rps(outages)
     if point.open:
-        return Limit(outcome="unknown", evidence=_not_shown(point), judged_rps=rate)
+        return RowOutcome(outcome="unknown", evidence=_not_shown(point), judged_rps=rate)
     found = missed(point.served, outages, point.classes)
     samples = counted(sum(own["offered"] for own in found.values()), "request")
     text = f"simulated: {_kept(point)} with {point.lose} from {outages[0].at_s:.4g} s on, "
     text += f"{samples} around it"
-    return Limit(outcome="pass", evidence=text, judged_rps=rate)
+    return RowOutcome(outcome="pass", evidence=text, judged_rps=rate)
 
 
 def _not_shown(point: Point) -> str:

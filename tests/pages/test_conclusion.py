@@ -81,7 +81,7 @@ def test_the_artefact_is_json_that_the_report_reads(conclusion):
 
 
 def test_limits_that_were_not_sized_have_no_rows(conclusion):
-    assert conclusion.limit_table().empty
+    assert conclusion.operating_limits().empty
 
 
 def test_the_time_by_layer_adds_up_to_the_mean_latency(result):
@@ -143,7 +143,7 @@ def test_every_limit_takes_part_in_the_conclusion(tmp_path, result, rows, outcom
     assert margin.outcome == outcome
     assert ("burst protection judged" in margin.finding) == (outcome == "fail")
     assert [one for one in found.unknowns if one == "burst protection"] == not_known
-    assert found.limit_table()["outcome"].tolist()[-1] == rows[-1].get("outcome", "unknown")
+    assert found.operating_limits()["outcome"].tolist()[-1] == rows[-1].get("outcome", "unknown")
 
 
 def test_the_finding_of_the_margin_says_how_many_there_are_and_are_needed(tmp_path, result):

@@ -1,7 +1,7 @@
 import pytest
 
 from capplan.evidence import artefact
-from capplan.pages.conclusion import Conclusion, Part, read_conclusion
+from capplan.pages.conclusion import Conclusion, StudyPart, read_conclusion
 from capplan.schema import DataError
 from capplan.verdict import Reason
 
@@ -35,7 +35,7 @@ def test_reasons_are_told_apart_by_what_they_speak_for(tmp_path):
 def test_a_conclusion_reads_back_as_it_was_written(tmp_path):
     figures = ({"name": "goodput", "value": None, "unit": "requests/s"},)
     left = Conclusion(
-        outcome="fail", parts=(Part(part="load", outcome="fail", finding="too slow"),),
+        outcome="fail", parts=(StudyPart(part="load", outcome="fail", finding="too slow"),),
         reasons=(Reason(rule="ttft_s", outcome="fail", value=3.0, limit=2.0, evidence="late"),),
         figures=figures, warnings=("one",), assumptions=("two",),
     )  # fmt: skip
