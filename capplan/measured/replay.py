@@ -9,7 +9,7 @@ import pandas as pd
 
 from capplan.catalog.models import BYTES
 from capplan.measured.run import Measured
-from capplan.measured.server import formed_ahead, server_settings
+from capplan.measured.server import formed_ahead, server_settings, stated_model
 from capplan.scenario import Scenario
 from capplan.scenario.files import validate
 from capplan.schema import DataError
@@ -26,6 +26,10 @@ REQUEST_OVERHEAD_S = 0.007
 nothing is known of the server. Source: the α coefficients that BLIS publishes for vLLM 0.8.4 on
 H100 (inference-sim/inference-sim, ``defaults.yaml`` at 1a6eb35, 2026), at prompts of 600 tokens:
 16 fits of dense 16-bit models give 1 to 34 ms, half of them 4 to 13, the median 7."""
+
+EVERY_ANSWER_S = 1e9
+"""Time after the last arrival, s: endless, so that the replay of an overload keeps each answer. A
+run ends when no request is left, so it takes no longer than the requests do."""
 
 PREFIX_BLOCK_TOKENS = 16
 """Tokens to which the replay of prompts that were sent again names their beginnings."""
@@ -73,6 +77,7 @@ def replay_scenario(
         "description": f"Replay of the measured run {measured.name}.",
         "classes": [{"name": NAME, "promises": _promises(measured)}],
         "traffic": _traffic(measured),
+        "drain_s": EVERY_ANSWER_S,
         "gateway": {"overhead_s": overhead, "concurrency": server.client_max_in_flight},
         "pools": [_pool(measured, step_time or {"kind": "roofline"})],
     }
@@ -105,7 +110,7 @@ def _pool(measured: Measured, step_time: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": NAME,
         "replicas": server.data_parallel,
-        "model": server.model,
+        **stated_model(server, where=measured.name),
         "accelerator": server.accelerator,
         "tensor_parallel": server.tensor_parallel,
         "weight_dtype": _dtype(server.dtype, measured.name),

@@ -7,17 +7,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from capplan.catalog.accelerators import accelerator
 from capplan.catalog.engines import vllm_batch_defaults, vllm_version
-from capplan.catalog.models import Dtype
+from capplan.catalog.lookup import model
+from capplan.catalog.models import Dtype, Model
 from capplan.schema import DataError
 
 Origin = Literal["intended_start_s", "sent_s", "scheduler_queue_in_s"]
 """The moment that measured latencies count from."""
 
 ORIGINS: tuple[Origin, ...] = ("scheduler_queue_in_s", "sent_s", "intended_start_s")
+
+FILES = (".json", ".yaml", ".yml")
+SHORT: Mapping[str, str] = {
+    "num_layers": "num_hidden_layers",
+    "hidden_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "intermediate_dim": "intermediate_size",
+}
+"""Short names of numbers of a ``config.json``, as published runs write them."""
 
 ASYNC_SINCE = (0, 14)
 
@@ -36,8 +47,11 @@ class Server(BaseModel):
 
     engine: str = ""
     model: str | None = None
-    shape: dict[str, int] | None = Field(default=None, alias="model_config")
-    """The model's own numbers as stated; those of the catalogue count."""
+    """In the catalogue, or a file; a relative path counts from the folder of ``server.json``, as
+    that of ``accelerator`` does."""
+    shape: dict[str, JsonValue] | None = Field(default=None, alias="model_config")
+    """The model's ``config.json``, which counts before the catalogue; or its numbers by the short
+    names of :data:`SHORT`, which are used if the catalogue lacks the model."""
     accelerator: str | None = None
     tensor_parallel: Positive = 1
     data_parallel: Positive = 1
@@ -109,18 +123,71 @@ def server_settings(server: Server) -> dict[str, Any]:
     return {n: v if getattr(server, n) is None else getattr(server, n) for n, v in defaults.items()}
 
 
+def stated_model(server: Server, *, where: object) -> dict[str, Any]:
+    """Return the pool's fields that name the model: ``model``, and ``hf_config`` if it counts.
+
+    Raises :class:`DataError` for numbers that contradict the catalogue's.
+    """
+    named = {"model": server.model}
+    if server.shape is None or server.model is None:
+        return named
+    numbers = {SHORT.get(name, name): value for name, value in server.shape.items()}
+    if "model_type" in numbers:
+        return {**named, "hf_config": numbers}
+    known = _known_model(server.model)
+    if known is None:
+        experts = numbers.get("num_local_experts") or numbers.get("num_experts")
+        return {**named, "hf_config": {"model_type": "mixtral" if experts else "llama", **numbers}}
+    for name, value in server.shape.items():
+        field = SHORT.get(name, name)
+        of_experts = known.num_experts and field == "intermediate_size"  # of the dense MLP or not
+        if not of_experts and value != getattr(known, field, value):
+            rule = f"{getattr(known, field)}, as the catalogue has it of {known.name}"
+            raise DataError(rule, where=where, field=f"model_config.{name}", value=value)
+    return named
+
+
+def _known_model(name: str) -> Model | None:
+    try:
+        return model(name)
+    except DataError:
+        if name.endswith(FILES):
+            raise
+        return None
+
+
 def assumed_settings(server: Server) -> list[str]:
-    """Return a sentence that names the settings taken from the engine's defaults; empty if none."""
+    """Return sentences that say what the server does not state: model layers, engine's defaults."""
     settings = server_settings(server)
+    notes = []
+    config = stated_model(server, where="").get("hf_config")
+    if config is not None and "model_type" not in (server.shape or {}):
+        family = str(config["model_type"]).capitalize()
+        notes.append(f"Assumed: {server.model} has the layers of {family} (no model_type stated).")
     assumed = [f"{n} {v:,}" for n, v in settings.items() if getattr(server, n) is None]
-    if not assumed:
-        return []
-    device = server.accelerator or "an unknown accelerator"
-    return [f"Not stated by the server, so vLLM's defaults on {device}: {', '.join(assumed)}."]
+    if assumed:
+        device = server.accelerator or "an unknown accelerator"
+        named = ", ".join(assumed)
+        notes.append(f"Not stated by the server, so vLLM's defaults on {device}: {named}.")
+    return notes
 
 
 def read_server(path: Path) -> Server:
     """Return what a ``server.json`` says; :class:`DataError` for a field that breaks a rule."""
+    data = _content(path)
+    for name in ("model", "accelerator"):
+        file = str(data.get(name) or "")
+        if file.endswith(FILES) and (beside := path.parent / file).is_file():
+            data[name] = str(beside.resolve())
+    try:
+        return Server.model_validate(data)
+    except ValidationError as err:
+        first = err.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise DataError(first["msg"], where=path, field=field, value=first["input"]) from err
+
+
+def _content(path: Path) -> dict[str, Any]:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as err:
@@ -129,9 +196,4 @@ def read_server(path: Path) -> Server:
         raise DataError(f"a readable JSON file ({err})", where=path) from err
     if not isinstance(data, dict):
         raise DataError("a JSON object", where=path, value=type(data).__name__)
-    try:
-        return Server.model_validate(data)
-    except ValidationError as err:
-        first = err.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise DataError(first["msg"], where=path, field=field, value=first["input"]) from err
+    return data

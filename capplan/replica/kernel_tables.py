@@ -20,8 +20,10 @@ batch of very unequal contexts is up to 20 % slower in attention than its mean t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -248,9 +250,10 @@ def _added(seconds: float | None, alone_s: float, otherwise_s: float) -> float:
 def find_profile(root: str | Path, pool: Pool) -> Path:
     """Return the folder below ``root`` that profiles a pool's model on its accelerator.
 
-    A folder counts if two of the names on the way to it are the model's id, and it or a
-    ``meta.yaml`` above it names the accelerator; a folder ``tp2`` is of two accelerators. The root
-    itself counts if it holds a profile, whatever it is called.
+    A folder counts if one or two of the names on the way to it are the model's id, and it or a
+    ``meta.yaml`` above it names the accelerator: in any spelling that the catalogue knows, or as
+    the file of one's own model or accelerator does. A folder ``tp2`` is of two accelerators. The
+    root itself counts if it holds a profile, whatever it is called.
     Raises :class:`DataError` if there is none.
     """
     top = Path(root)
@@ -261,7 +264,10 @@ def find_profile(root: str | Path, pool: Pool) -> Path:
         parts = folder.relative_to(top).parts
         tp = next((part for part in parts if part == f"tp{pool.tensor_parallel}"), None)
         of_tp = tp is not None or not any(_is_tp(part) for part in parts)
-        if of_tp and _names_model(parts, wanted) and _names_device(top, parts, device):
+        ids = [*parts, *("/".join(parts[i : i + 2]) for i in range(len(parts) - 1))]
+        devices = [*parts, *(text for i in range(len(parts) + 1) for text in _meta(top, parts[:i]))]
+        named = _names(model, ids, wanted) and _names(accelerator, devices, device)
+        if of_tp and named:
             return folder
     rule = f"a kernel profile of {wanted} on {device} with tensor_parallel {pool.tensor_parallel}"
     raise DataError(rule, where=top, value="nothing")
@@ -269,22 +275,6 @@ def find_profile(root: str | Path, pool: Pool) -> Path:
 
 def _is_tp(part: str) -> bool:
     return part.startswith("tp") and part[2:].isdigit()
-
-
-def _names_model(parts: tuple[str, ...], wanted: str) -> bool:
-    return any(_model_name("/".join(parts[i : i + 2])) == wanted for i in range(len(parts) - 1))
-
-
-def _model_name(name: str) -> str | None:
-    try:
-        return model(name).name
-    except DataError:
-        return None
-
-
-def _names_device(top: Path, parts: tuple[str, ...], wanted: str) -> bool:
-    names = [*parts, *(text for i in range(len(parts) + 1) for text in _meta(top, parts[:i]))]
-    return any(_device_name(name) == wanted for name in names)
 
 
 def _meta(top: Path, parts: tuple[str, ...]) -> list[str]:
@@ -296,13 +286,15 @@ def _meta(top: Path, parts: tuple[str, ...]) -> list[str]:
     return [line.partition(":")[2].strip() for line in lines if line.startswith("gpu:")]
 
 
-def _device_name(name: str) -> str | None:
-    if name.endswith((".yaml", ".yml")):
+def _names(look_up: Callable[[str], Any], texts: Iterable[str], wanted: str) -> bool:
+    """Return whether one of the texts is that name, or a spelling of it in the catalogue."""
+    return any(wanted in (text, _known_name(look_up, text)) for text in texts)
+
+
+def _known_name(look_up: Callable[[str], Any], text: str) -> str | None:
+    if text.endswith((".yaml", ".yml", ".json")):
         return None
-    try:
-        return accelerator(name).name
-    except DataError:
-        try:
-            return accelerator(name.upper()).name
-        except DataError:
-            return None
+    for spelling in (text, text.upper()):
+        with contextlib.suppress(DataError):
+            return str(look_up(spelling).name)
+    return None

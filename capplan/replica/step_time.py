@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from capplan.catalog import BYTES, expert_parameters
 from capplan.replica.compiled.step_laws import (
     LinearStepTime,
     RooflineStepTime,
@@ -137,20 +138,24 @@ PROBE_SEQUENCES = 32.0
 def implied(pool: Pool, steps: StepTime) -> Implied:
     """Return the bandwidth and rate that a step time implies, over all accelerators of a replica.
 
-    Weights: bytes of the weights over a step that decodes one sequence without context. KV: bytes
-    of the context over what 8,192 tokens of it add to each of 32 sequences. Compute: FLOP of the
-    products over what the second 8,192 prefilled tokens take without attention.
+    Weights: bytes of the weights (of the experts, those of one token) over a step that decodes one
+    sequence without context. KV: bytes of the context over what 8,192 tokens of it add to each of
+    32 sequences. Compute: FLOP of the products over what the second 8,192 prefilled tokens take
+    without attention.
     """
     found, device, share = model_of(pool), accelerator_of(pool), pool.tensor_parallel
     bandwidth = device.memory_bandwidth_bytes_per_s
     weights = weight_bytes(found, dtype=pool.weight_dtype, tensor_parallel=share)
-    weights -= found.vocab_size * found.hidden_size * 2 / share  # the embedding is looked up
+    dtype = pool.weight_dtype or found.served_dtype
+    if not found.tie_word_embeddings:  # the embedding is looked up
+        weights -= found.vocab_size * found.hidden_size * 2 / share
+    unread = found.moe_layers * (found.num_experts - found.num_experts_per_tok)
+    weights -= unread * expert_parameters(found) * BYTES[dtype] / share
     kv = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=share)
     n, context = PROBE_SEQUENCES, PROBE_SEQUENCES * PROBE_TOKENS
     reading_s = steps.seconds(0, 0, n, 2 * context) - steps.seconds(0, 0, n, context)
     one, two = (steps.seconds(k * PROBE_TOKENS, 0, 0, 0) for k in (1, 2))
     flop = 2 * active_parameters(found) * PROBE_TOKENS / share
-    dtype = pool.weight_dtype or found.served_dtype
     return Implied(
         weights_bandwidth_fraction=weights / steps.seconds(0, 0, 1, 0) / bandwidth,
         kv_bandwidth_fraction=kv * context / reading_s / bandwidth,

@@ -106,3 +106,12 @@ def test_an_overload_of_kv_is_predicted_with_its_timeouts(shared_data):
     assert abs(found.success.predicted - found.success.measured) <= 0.05
     assert abs(found.in_flight.error_fraction) <= 0.05
     assert abs(found.latencies["ttft_s"]["p99"].error_fraction) <= 0.05
+
+
+def test_the_replay_of_an_overload_keeps_every_answer(measured, requests):
+    rows = requests(400, 100.0).assign(output_tokens=600)
+    found = validate(measured(rows, max_num_seqs=1), request_overhead_s=0.0)
+    last_s = found.result.requests["finish_s"].max()
+    assert last_s > rows["intended_start_s"].max() + 600.0
+    assert (found.success.measured, found.success.predicted) == (1.0, 1.0)
+    assert found.throughput.error_fraction == pytest.approx(0.0, abs=1e-6)

@@ -83,3 +83,24 @@ def test_more_than_the_accelerator_can_do_is_not_plausible():
     said = implied(pool(law), step_time(pool(law)))
     assert said.kv_bandwidth_fraction == pytest.approx(1.86, rel=0.001)
     assert not said.plausible
+
+
+@pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "DeepSeek-V3"])
+def test_a_model_of_experts_reads_only_the_experts_of_its_token(name):
+    wide = Pool(
+        name="llm",
+        model=name,
+        accelerator="H200",
+        tensor_parallel=8,
+        batching=ContinuousBatching(step_time=RooflineStep(kernel_s=0.0, overhead_s=0.0)),
+    )
+    said = implied(wide, step_time(wide))
+    assert 0.1 < said.weights_bandwidth_fraction < 0.9
+    assert said.plausible
+
+
+def test_a_model_with_tied_embeddings_reads_them_as_its_output_head():
+    law = RooflineStep(memory_efficiency=0.7, kernel_s=0.0, overhead_s=0.0, per_sequence_s=0.0)
+    tied = pool(law).model_copy(update={"model": "Llama-3.2-1B"})
+    said = implied(tied, step_time(tied))
+    assert said.weights_bandwidth_fraction == pytest.approx(0.7, rel=0.03)

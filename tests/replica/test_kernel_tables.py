@@ -127,3 +127,33 @@ def test_the_hosts_work_is_hidden_where_steps_are_formed_ahead(profile):
     assert ahead.seconds(*work) == max(bare.seconds(*work), 1e-3 + 64e-5)
     with pytest.raises(DataError, match=r"pipeline_parallel: 1 for step times of kind tables"):
         step_time(pool(profile).model_copy(update={"pipeline_parallel": 2}))
+
+
+def test_a_profile_is_found_for_a_model_and_an_accelerator_of_ones_own(tmp_path):
+    rates = "memory_bytes: 48e9\nmemory_bandwidth_bytes_per_s: 9e11\nbf16_flop_per_s: 3e14\n"
+    (tmp_path / "card.yaml").write_text(f"name: Card 48\n{rates}")
+    own = tmp_path / "profiles" / "Tiny" / "a"
+    other = tmp_path / "profiles" / "Tiny" / "b"
+    for folder, device in ((own, "Card 48"), (other, "Card 24")):
+        folder.mkdir(parents=True)
+        (folder / "dense.csv").write_text("")
+        (folder / "meta.yaml").write_text(f"gpu: {device}\n")
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+    }
+    mine = Pool(
+        name="llm",
+        model="Tiny",
+        hf_config=config,
+        accelerator=str(tmp_path / "card.yaml"),
+        batching=ContinuousBatching(),
+    )
+    assert find_profile(tmp_path / "profiles", mine) == own
+    (own / "dense.csv").unlink()
+    with pytest.raises(DataError, match="a kernel profile of Tiny on Card 48"):
+        find_profile(tmp_path / "profiles", mine)
