@@ -153,7 +153,7 @@ def weight_bytes(
     """
     size = BYTES[dtype or found.served_dtype]
     embeddings = embedding_parameters(found)
-    undivided, held = _undivided_parameters(found, tensor_parallel)
+    undivided, held = undivided_parameters(found, tensor_parallel)
     divided = found.parameters - embeddings - found.num_hidden_layers * undivided
     inner = divided / tensor_parallel + found.num_hidden_layers * held
     if pipeline_parallel > 1:
@@ -291,7 +291,7 @@ def _kv_heads(found: Model, tensor_parallel: int) -> int:
     return max(heads // tensor_parallel, 1)
 
 
-def _undivided_parameters(found: Model, tensor_parallel: int) -> tuple[int, int]:
+def undivided_parameters(found: Model, tensor_parallel: int) -> tuple[int, int]:
     """Return a layer's parameters that are not simply divided, and what each accelerator holds."""
     if found.kv_lora_rank:
         latent = found.kv_lora_rank + found.qk_rope_head_dim + found.q_lora_rank

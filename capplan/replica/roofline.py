@@ -4,11 +4,15 @@ A step runs kernel after kernel, so its time is a sum over kinds of kernels:
 
 - matrix products: ``2 · parameters touched · tokens`` FLOP and the bytes of the weights, as the
   cube root of the sum of their cubes (near the ridge neither hides the other entirely). The output
-  head runs for decoded tokens only. In a model of experts a token computes with its experts, and
-  the step reads every expert that any of its tokens chose;
+  head runs for decoded tokens only;
+- likewise, apart from them, the grouped products of experts: a token computes with ``k`` of ``E``,
+  and a step of ``n`` tokens reads those that any of them chose, ``E · (1 - (1 - k / E) ** n)`` if
+  all are chosen equally often (each token misses a given one with probability ``1 - k / E``;
+  Feller, "An Introduction to Probability Theory and Its Applications", vol. 1, 1968, section IV.2);
 - attention of the prefill: FLOP per pair of a token and a token before it;
 - attention of the decode: KV bytes, or FLOP, per token of context;
-- element-wise kernels (norms, rotation, activation, writing KV): bytes per token;
+- element-wise kernels (norms, rotation, activation, writing KV, gathering and summing the tokens
+  of experts): bytes per token; under tensor parallelism every accelerator moves whole tokens;
 - what each kernel takes beside its work (launch, first and last wave), kernel by kernel;
 - two all-reduces a layer under tensor parallelism: latency, and bytes per token over the link;
 - under pipeline parallelism, see below;
@@ -31,10 +35,11 @@ fullest micro-batch takes on one, and the others wait for it (the bubble). Promp
 them too, but each stays whole. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3.
 
 Checked on what it was not fitted to, replaying measured vLLM servers: see ``data/validation``.
-Trust it within about 15 % for dense models at 16 bits on an accelerator with known shares, within
-40 % elsewhere: prefills in a model of experts, 4 and 8 bits, accelerators without measured shares.
-Don't trust it for many small experts split by tensor parallelism: it gives half the time of the
-kernels (DeepSeek-V3 on 8 H200). It has no kernel that misses its efficiency (odd shapes, other
+Trust it within about 15 % for dense models and latent attention, and for the decode of models of
+experts, on an accelerator with known shares; within 25 % for their prefill and mixed steps; within
+40 % elsewhere: 4 bits, accelerators without measured shares. Mean TPOT of DeepSeek-R1 on 8 H200
+(SGLang 0.5.9, 15 loads) comes out 6 % too short to 18 % too long.
+It has no kernel that misses its efficiency (odd shapes, other
 attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come before it
 (``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
@@ -46,7 +51,12 @@ from dataclasses import dataclass
 
 from capplan.catalog import BYTES, Accelerator, Model, attention_parameters, expert_parameters
 from capplan.replica.compiled.step_laws import RooflineStepTime
-from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of
+from capplan.replica.memory import (
+    accelerator_of,
+    kv_bytes_per_token,
+    model_of,
+    undivided_parameters,
+)
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import RooflineStep
@@ -86,10 +96,11 @@ IDLE_CONTEXT_TOKENS = 64.0
 tokens in aiconfigurator-core 0.12 (H100) and LLMServingSim (RTX 4090): 30 to 180 above the line
 through long contexts."""
 
-LINK_EFFICIENCY = 0.5
-"""Share of the link's rate in an all-reduce of a ring's traffic. Source, both over 2, 4 and 8
-accelerators: Vidur, the collective library, 0.31 to 0.67 for 7 to 37 MiB on DGX A100 and H100;
-aiconfigurator-core 0.12, vLLM's own all-reduce, 0.22 to 0.41 for 2 to 32 MiB."""
+LINK_EFFICIENCY = 0.6
+"""Share of the link's rate in an all-reduce of a ring's traffic. Source, over 2, 4 and 8
+accelerators and messages of 16 KiB to 256 MiB: aiconfigurator-core 0.12, vLLM's own all-reduce
+(its messages are counted in numbers of 16 bits): 0.52 on B200, 0.57 on A100, 0.63 on H100, 0.66 on
+H200; Vidur, the collective library, 0.31 to 0.67 for 7 to 37 MiB on DGX A100 and H100."""
 
 ALL_REDUCE_S = 5.5e-6
 """Latency of one all-reduce, s. Source: likewise, 8 KiB: 4.5 to 5.3 µs on H100, 5.3 to 6.5 on A100,
@@ -102,10 +113,15 @@ of an H100 DGX (``network/h100_dgx``, MIT): 0.84 in its largest transfers."""
 HOP_S = 1e-5
 """Latency of handing over. Source: aiconfigurator-core 0.12, ``p2p_latency``."""
 
-EXPERT_EFFICIENCY = 0.8
-"""Of the share that dense products reach, in the grouped ones of experts. Source: whole prefills of
-Mixtral-8x7B and Qwen3-30B-A3B in aiconfigurator-core 0.12 (H100) against this roofline without it:
-15 and 21 to 29 % longer."""
+EXPERT_EFFICIENCY = 0.85
+"""Of the share that dense products of 16 bits reach, in the grouped ones of experts of any type:
+those of 8 bits, scaled by blocks, are not faster (at 0.92 of that on H100 and H200)."""
+
+EXPERT_MOVES = 5.0
+"""Hidden sizes moved for each expert that a token chooses: gathered, written, read for the sum, and
+what is padded. Source of both: 4,500 grouped products of 8 to 512 experts at 16 bits and tensor
+parallelism up to 8 in aiconfigurator-core 0.12 (vLLM; H100 and H200), balanced and skewed: 0.74 to
+0.95, and 4.1 to 6.3 (L40S: 1.0 to 1.16, and 2.3 to 2.7); half are within 3 to 9 %."""
 
 LAYER_KERNELS = 10
 """Kernels of a dense layer: two norms, QKV, rotation, writing KV, attention, output projection,
@@ -114,8 +130,10 @@ gate and up, activation, down. Source: vLLM, ``model_executor/models/llama.py``,
 EXPERT_KERNELS = 4
 """More in a layer of experts: router, choice, sorting, sum. Source: vLLM, ``fused_moe.py``."""
 
-LATENT_KERNELS = 6
-"""More in a layer with MLA: projections down and up, their norms, two absorbed products."""
+LATENT_KERNELS = 8
+"""More in a layer with MLA: projections down and up, their norms, two absorbed products, and two of
+attention. Source: aiconfigurator-core 0.12, vLLM 0.24, MLA of one head and sequence on H200: 60 µs
+beside reading weights, that is 13 kernels with the five of any attention."""
 
 EIGHT_BIT_KERNELS = 4
 """More in a layer of 8-bit products: quantising the input of each."""
@@ -142,44 +160,42 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
     law, found, device = law or RooflineStep(), model_of(pool), accelerator_of(pool)
     share, dtype = pool.tensor_parallel, pool.weight_dtype or found.served_dtype
     known = shares_of(device, law)
-    sixteen = _rate(pool, device, "bfloat16") * share
-    compute = known.compute
+    sixteen = _rate(pool, device, "bfloat16") * known.compute
+    flop = _rate(pool, device, dtype) * known.compute
     if law.compute_efficiency is None and dtype in EIGHT_BIT:
-        compute *= EIGHT_BIT_EFFICIENCY
-    flop = _rate(pool, device, dtype) * compute * share
-    attention = sixteen * known.attention
-    bandwidth = device.memory_bandwidth_bytes_per_s * known.memory * share
-    size, head = BYTES[dtype], found.vocab_size * found.hidden_size
+        flop *= EIGHT_BIT_EFFICIENCY
+    attention = _rate(pool, device, "bfloat16") * known.attention * share
+    bandwidth = device.memory_bandwidth_bytes_per_s * known.memory
+    size, head = BYTES[dtype], found.vocab_size * found.hidden_size / share
     context_s = _context_s(pool, found, device.memory_bandwidth_bytes_per_s * known.kv, attention)
     windowed = found.sliding_layers / found.num_hidden_layers
     links = _links(pool, found, device)
     touched = found.num_experts_per_tok / found.num_experts if found.num_experts else 0.0
     pair_s = _pair_flop(found) / attention
-    chosen = _chosen_experts(found)
-    token_s = 2 * (active_parameters(found) - chosen + chosen / EXPERT_EFFICIENCY) / flop
+    dense, kept = _dense_parameters(found, share), found.unquantized_parameters / share
+    kept = kept if size < ACTIVATION_BYTES else 0.0
+    dense_s = 2 * ((dense - kept) / flop + kept / sixteen)
+    grouped_s = 2 * _chosen_experts(found) / share / (sixteen * EXPERT_EFFICIENCY)
     stages = pool.pipeline_parallel
     return RooflineStepTime(
         host_s=law.overhead_s * stages,
         host_per_sequence_s=law.per_sequence_s,
         host_hidden=hides_host(pool),
         kernels_s=law.kernel_s * kernels(found, dtype) + links.latency_s,
-        weights_s=(active_parameters(found) - chosen) * size / bandwidth,
-        per_token_s=token_s,
-        per_prompt_token_s=token_s,
+        weights_s=(dense * size + kept * (ACTIVATION_BYTES - size)) / bandwidth,
+        per_token_s=dense_s + grouped_s,
+        per_prompt_token_s=dense_s + grouped_s,
         head_weights_s=head * max(size, ACTIVATION_BYTES) / bandwidth,
-        head_per_token_s=2 * head / (sixteen * known.compute),
-        moved_per_token_s=_moved_bytes(found) / bandwidth + links.per_token_s,
+        head_per_token_s=2 * head / sixteen,
+        moved_per_token_s=_moved_bytes(found, share) / bandwidth + links.per_token_s,
         per_prefill_token_s=pair_s * IDLE_PAIR_TOKENS,
         per_pair_s=pair_s,
         per_sequence_s=context_s * IDLE_CONTEXT_TOKENS,
         per_context_token_s=context_s * (1 - windowed),
         window_tokens=float(found.sliding_window),
         per_window_token_s=context_s * windowed,
-        experts_s=found.moe_layers
-        * found.num_experts
-        * expert_parameters(found)
-        * size
-        / bandwidth,
+        experts_s=_all_experts(found) / share * size / bandwidth,
+        experts_fraction=grouped_s / (dense_s + grouped_s),
         untouched_fraction=1 - touched,
         stages=float(stages),
     )
@@ -228,6 +244,23 @@ def _chosen_experts(found: Model) -> int:
     return found.moe_layers * found.num_experts_per_tok * expert_parameters(found)
 
 
+def _all_experts(found: Model) -> int:
+    return found.moe_layers * found.num_experts * expert_parameters(found)
+
+
+def _dense_parameters(found: Model, share: int) -> float:
+    """Return what one of so many accelerators multiplies each token with, without experts and head.
+
+    Routers and what MLA compresses are not divided. Source: vLLM, ``ReplicatedLinear`` in
+    ``model_executor/models/deepseek_v2.py``, 2026.
+    """
+    undivided, held = undivided_parameters(found, share)
+    router = found.moe_layers * found.hidden_size * found.num_experts
+    undivided = found.num_hidden_layers * undivided + router
+    divided = active_parameters(found) - _chosen_experts(found) - undivided
+    return divided / share + found.num_hidden_layers * held + router
+
+
 def _pair_flop(found: Model) -> float:
     """Return the FLOP of attending from one token to another, over all layers."""
     if found.kv_lora_rank:
@@ -252,25 +285,26 @@ def _context_s(pool: Pool, found: Model, bandwidth: float, attention: float) -> 
     return max(moved_s, flop / attention)
 
 
-def _moved_bytes(found: Model) -> float:
-    """Return the bytes that element-wise kernels move for one token, over all layers.
+def _moved_bytes(found: Model, share: int) -> float:
+    """Return the bytes that one accelerator's element-wise kernels move for a token, all layers.
 
-    Two fused additions and norms (4 hidden each), rotation (query and key, read and written), the
-    gated activation (two widths read, one written), KV written and read once. Source: counted in
-    vLLM's ``csrc/`` (``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``,
-    ``activation_kernels.cu``, ``cache_kernels.cu``), 2026.
+    Two fused additions and norms (4 hidden each); for each chosen expert ``EXPERT_MOVES`` hidden;
+    and, divided among accelerators, rotation (query and key, read and written), the gated
+    activation (two widths read, one written), KV written and read once. Source: counted in vLLM's
+    ``csrc/`` (``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``, ``activation_kernels.cu``,
+    ``cache_kernels.cu``), 2026.
     """
     heads, kv = found.num_attention_heads, found.num_key_value_heads
     query, key_value = heads * found.head_dim, kv * found.head_dim
     if found.kv_lora_rank:
         key_value = found.kv_lora_rank + found.qk_rope_head_dim
-    dense = found.num_hidden_layers - found.moe_layers
+    layers, moe = found.num_hidden_layers, found.moe_layers
     active = found.num_experts_per_tok + found.num_shared_experts
     gated = 3 * (
-        dense * found.intermediate_size + found.moe_layers * active * found.moe_intermediate_size
+        (layers - moe) * found.intermediate_size + moe * active * found.moe_intermediate_size
     )
-    per_layer = 8 * found.hidden_size + 2 * query + 6 * key_value
-    return ACTIVATION_BYTES * (found.num_hidden_layers * per_layer + gated)
+    whole = found.hidden_size * (8 * layers + EXPERT_MOVES * moe * found.num_experts_per_tok)
+    return ACTIVATION_BYTES * (whole + (layers * (2 * query + 6 * key_value) + gated) / share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,44 @@ def test_a_step_of_experts_reads_more_of_them_with_more_tokens():
     assert dense.seconds(*decode(64, 100)) < 1.5 * dense.seconds(*decode(1, 100))
 
 
+def test_a_step_reads_the_experts_that_its_tokens_choose():
+    steps = step_time(pool("Qwen3-30B-A3B", "H100"))
+    all_bytes = 48 * 128 * 3 * 2048 * 768 * 2
+    for tokens in (1, 2, 16, 64):
+        # Drawn one token at a time: the chance that an expert is new to it, over all experts.
+        chosen, expected = 0.0, 0.0
+        for _ in range(tokens):
+            chosen += (128 - chosen) * 8 / 128
+        expected = chosen / 128 * all_bytes / (3.35e12 * 0.87)
+        alone = replace(steps, experts_s=0.0).seconds(*decode(tokens, 0))
+        assert steps.seconds(*decode(tokens, 0)) - alone == pytest.approx(expected, rel=0.02)
+
+
+def test_what_is_not_divided_takes_as_long_on_every_accelerator():
+    one, eight = (step_time(pool("DeepSeek-V3", "H200", n)) for n in (1, 8))
+    down = 61 * 7168 * (1536 + 512 + 64) + 58 * 7168 * 256
+    dense = active_parameters(model("DeepSeek-V3")) - 58 * 8 * 3 * 7168 * 2048
+    held = (dense - down) / 8 + down
+    assert eight.weights_s / one.weights_s == pytest.approx(held / dense)
+    llama, split = (step_time(pool("Llama-3.1-8B", "H100", n)) for n in (1, 8))
+    norms = 8 * 4096 * 32 * 2 / (3.35e12 * 0.87)
+    assert split.moved_per_token_s > norms > llama.moved_per_token_s / 8
+
+
+DEEPSEEK_ON_SGLANG = [
+    # Requests in flight, ms a token: DeepSeek-R1, SGLang 0.5.9, 8 H200, 1,024 tokens in and out.
+    # Measured 2026-03-25; aiconfigurator-core 0.12, systems/silicon_sample.csv.
+    (4, 10.29), (8, 12.47), (16, 16.63), (32, 23.31), (64, 32.99),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("running", "tpot_ms"), DEEPSEEK_ON_SGLANG)
+def test_latent_attention_and_experts_are_within_an_eighth_of_a_measured_server(running, tpot_ms):
+    mix = Mix(prompt_tokens=1024, output_tokens=1024, context_tokens=1536, size=0)
+    one = replica_model(pool("DeepSeek-R1", "H200", 8, async_scheduling=True), mix)
+    assert one.tpot_s(running) * 1e3 == pytest.approx(tpot_ms, rel=0.125)
+
+
 def test_a_sliding_window_bounds_the_cost_of_context():
     sliding, full = step_time(pool("Mistral-7B-v0.1")), step_time(pool("Mistral-7B-v0.3"))
     assert sliding.seconds(*decode(8, 4000)) == pytest.approx(

@@ -119,3 +119,26 @@ def test_fp8_of_weights_and_of_kv_is_asked_for():
 @pytest.mark.parametrize(("model", "share"), [("Mixtral-8x7B-v0.1", 2), ("DeepSeek-V3", 8)])
 def test_experts_are_divided_with_the_rest(model, share):
     assert steps(model, tensor_parallel=share).seconds(0, 0, 32, 32 * 1024) > 0
+
+
+def test_several_prompts_of_a_step_do_not_attend_to_each_other():
+    found = steps("Qwen3-30B-A3B")
+    one, sixteen = (found.seconds(8192, 8192**2 / 2 / n, 0, 0) for n in (1, 16))
+    # aiconfigurator-core 0.12, vLLM 0.24, H100: one prompt of 8,192 tokens, and 16 of 512, ms.
+    assert one * 1e3 == pytest.approx(153.2, rel=0.01)
+    assert sixteen * 1e3 == pytest.approx(118.8, rel=0.05)
+
+
+def test_experts_of_8_bits_take_less_than_those_of_16():
+    many = (0, 0, 32, 32 * 1024)
+    plain, eight = steps("Qwen3-30B-A3B"), steps("Qwen3-30B-A3B", weight_dtype="fp8")
+    assert eight.seconds(*many) < 0.75 * plain.seconds(*many)
+
+
+def test_latent_attention_counts_its_all_reduces_once_and_its_context_beside_a_prefill():
+    found = steps("DeepSeek-V3", accelerator="H200", tensor_parallel=8)
+    # The database itself: 399 ms at 16-bit dense weights, 61 ms of them all-reduces counted twice.
+    assert found.seconds(8192, 8192**2 / 2, 0, 0) * 1e3 == pytest.approx(399 - 61, rel=0.01)
+    short, long = (found.seconds(2048, 2048**2 / 2, 32, 32 * k) for k in (1024, 32768))
+    alone = [found.seconds(0, 0, 32, 32 * k) for k in (1024, 32768)]
+    assert long - short == pytest.approx(alone[1] - alone[0], rel=0.02)

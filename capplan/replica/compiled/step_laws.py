@@ -97,6 +97,8 @@ class RooflineStepTime:
     """The same in layers with a sliding window of ``window_tokens``; 0 without such layers."""
     experts_s: float
     """Reading every expert once; 0 in a dense model."""
+    experts_fraction: float
+    """Share of a token's products that its experts take."""
     untouched_fraction: float
     """Chance that one token leaves a given expert untouched."""
     stages: float = 1.0
@@ -115,14 +117,17 @@ class RooflineStepTime:
             prompt, pairs = prompt / prompts, pairs / prompts
             sequences, context = sequences / self.stages, context / self.stages
         tokens = prompt + sequences
-        moved = self.weights_s
-        if self.experts_s:
-            moved += self.experts_s * (1.0 - self.untouched_fraction**tokens)
+        moved, grouped, chosen = self.weights_s, 0.0, 0.0
         computed = self.per_token_s * sequences + self.per_prompt_token_s * prompt
+        if self.experts_s:
+            grouped = self.experts_fraction * computed
+            computed -= grouped
+            chosen = self.experts_s * (1.0 - self.untouched_fraction**tokens)
         head, read = self.head_per_token_s * sequences, self.head_weights_s
         busy: float = (
             self.kernels_s
             + (moved * moved * moved + computed * computed * computed) ** THIRD
+            + (chosen * chosen * chosen + grouped * grouped * grouped) ** THIRD
             + (read * read * read + head * head * head) ** THIRD
             + self.moved_per_token_s * tokens
             + self.per_prefill_token_s * prompt
@@ -197,7 +202,8 @@ class MixTable(NamedTuple):
     """
 
     per_prompt: float = 0.0
-    """Whether several short prompts take as many times one of them; else as one chunk."""
+    """Whether several short prompts take as many times one of them; else they take as much less
+    than one chunk as their pairs are fewer: on a straight line through the first two befores."""
     chunks: Sequence[float] = ()
     befores: Sequence[float] = ()
     """Tokens before a chunk."""
@@ -249,16 +255,17 @@ def of_mix(table: MixTable, chunk: float, before: float, sequences: float, conte
     if chunk <= 0.0:
         return between(table.decode, 0, width, n, up, k, on)
     prompts = 1.0
-    if before < 0.0:
-        if table.per_prompt:
-            prompts = chunk / (chunk + 2 * before)
+    if before < 0.0 and table.per_prompt:
+        prompts = chunk / (chunk + 2 * before)
         chunk, before = chunk / prompts, 0.0
     i, along = place(table.chunks, chunk)
     j, across = place(table.befores, before)
+    if before < 0.0:
+        across = before / table.befores[1]
     total = prompts * between(table.alone, 0, len(table.befores), i, along, j, across)
     if not sequences:
         return total
-    along, across = min(along, 1.0), min(across, 1.0)
+    along, across = min(along, 1.0), min(max(across, 0.0), 1.0)
     size = width * len(table.sequences)
     here = (i * len(table.befores) + j) * size
     there = here + size * len(table.befores)
