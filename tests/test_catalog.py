@@ -12,6 +12,7 @@ from capplan.catalog import (
     accelerator,
     accelerator_names,
     count_parameters,
+    embedding_parameters,
     model,
     model_from_config,
     model_from_mapping,
@@ -19,6 +20,7 @@ from capplan.catalog import (
     price,
     prices,
 )
+from capplan.catalog.huggingface import ARCHITECTURES
 from capplan.schema import DataError
 
 
@@ -77,7 +79,8 @@ def test_the_promised_accelerators_and_models_are_there():
                  "H100-PCIe", "H200", "B200", "MI300X"):  # fmt: skip
         assert accelerator(name).memory_bytes > 0
     families = {name.split("/")[0] for name in model_names()}
-    assert {"meta-llama", "mistralai", "Qwen", "deepseek-ai", "google"} <= families
+    assert {"meta-llama", "mistralai", "Qwen", "deepseek-ai", "google", "openai", "zai-org",
+            "microsoft"} <= families  # fmt: skip
     sizes = [model(name).parameters for name in model_names() if "Llama" in name]
     assert min(sizes) < 2e9
     assert max(sizes) > 400e9
@@ -92,6 +95,36 @@ def test_published_parameters_are_what_the_shapes_give(name):
     assert (found.sliding_layers > 0) == (found.sliding_window > 0)
     assert found.num_experts_per_tok <= found.num_experts
     assert found.dtype in BYTES
+
+
+PUBLISHED = {
+    # OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", 2025, table 1.
+    "openai/gpt-oss-120b": 116.83e9,
+    "openai/gpt-oss-20b": 20.91e9,
+    # Names and cards of the models: rounded, and with towers for images and a layer that predicts
+    # one more token, neither of which is counted here.
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": 109e9,
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": 400e9,
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": 80e9,
+    "Qwen/Qwen3.5-27B": 27e9,
+    "Qwen/Qwen3.5-35B-A3B": 35e9,
+    "Qwen/Qwen3.5-122B-A10B": 122e9,
+    "Qwen/Qwen3.5-397B-A17B": 397e9,
+    "deepseek-ai/DeepSeek-V3.2": 671e9,
+    "zai-org/GLM-4.5": 355e9,
+    "zai-org/GLM-4.5-Air": 106e9,
+    "zai-org/GLM-5": 744e9,
+    "google/gemma-4-31B-it": 30.7e9,
+    "google/gemma-4-26B-A4B": 25.2e9,
+    "microsoft/phi-4": 14.7e9,
+    "microsoft/Phi-4-mini-instruct": 3.8e9,
+    "MiniMaxAI/MiniMax-M2.5": 230e9,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counted_parameters_are_within_two_percent_of_the_published_number(name):
+    assert count_parameters(model(name)) == pytest.approx(PUBLISHED[name], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +142,7 @@ def test_names_are_found_in_any_spelling(spelling, name):
 def test_models_are_found_by_id_short_name_and_alias():
     found = model("meta-llama/Llama-3.1-8B")
     assert model("llama-3.1-8b") is model("meta-llama/Meta-Llama-3.1-8B-Instruct") is found
+    assert model("llama-3.1-8b-instruct") is found
 
 
 def test_an_unknown_name_lists_near_ones():
@@ -229,6 +263,93 @@ def test_a_config_file_gives_the_catalogues_model(tmp_path, data, name):
     assert read.parameters == pytest.approx(known.parameters, rel=3e-4)
 
 
+SMALL = {
+    "num_hidden_layers": 12, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "head_dim": 16, "intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {"kv_lora_rank": 24, "q_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+          "v_head_dim": 16}  # fmt: skip
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+INDEX = {"index_topk": 128, "index_n_heads": 4, "index_head_dim": 16}
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+          "n_shared_experts": 1, "first_k_dense_replace": 1}  # fmt: skip
+OF_FAMILY = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": EXPERTS,
+    "qwen3_moe": EXPERTS,
+    "qwen3_vl_moe_text": EXPERTS,
+    "qwen3_next": EXPERTS | LINEAR | {"shared_expert_intermediate_size": 32},
+    "qwen3_5_text": LINEAR | {"attn_output_gate": True},
+    "qwen3_5_moe_text": EXPERTS | LINEAR | {"attn_output_gate": True},
+    "deepseek_v2": ROUTED | LATENT,
+    "deepseek_v3": ROUTED | LATENT,
+    "deepseek_v32": ROUTED | LATENT | INDEX,
+    "kimi_k2": ROUTED | LATENT,
+    "glm4_moe": ROUTED,
+    "glm_moe_dsa": ROUTED | LATENT | INDEX,
+    "gemma2": {"sliding_window": 256},
+    "gemma3": {"sliding_window": 256},
+    "gemma3_text": {"sliding_window": 256},
+    "gemma4_text": {
+        "sliding_window": 256, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2,
+        "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+        "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32,
+    },
+    "gpt_oss": {
+        "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 6,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "attention_bias": True,
+    },
+    "llama4_text": {
+        "attention_chunk_size": 512, "num_local_experts": 4, "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 2, "intermediate_size_mlp": 128,
+    },
+}  # fmt: skip
+LAYERS = {
+    # Layers with all of the context, with a window, with linear attention; dense beside experts.
+    "gemma2": (6, 6, 0, 0), "gemma3": (2, 10, 0, 0), "gemma3_text": (2, 10, 0, 0),
+    "gemma4_text": (2, 10, 0, 0), "gpt_oss": (6, 6, 0, 0), "llama4_text": (3, 9, 0, 6),
+    "qwen3_next": (3, 0, 9, 0), "qwen3_5_text": (3, 0, 9, 0), "qwen3_5_moe_text": (3, 0, 9, 0),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe",
+                     "glm_moe_dsa"), (12, 0, 0, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_a_config_of_every_family_works_by_path(tmp_path, kind):
+    text = {**SMALL, "model_type": kind, **OF_FAMILY.get(kind, {})}
+    file = {"architectures": [ARCHITECTURES[kind]], **text}
+    if kind.endswith("_text"):
+        file = {"model_type": kind.removesuffix("_text"), "text_config": text}
+    found = model(config(tmp_path, file))
+    layers = (found.full_layers, found.sliding_layers, found.linear_layers,
+              found.first_dense_layers)  # fmt: skip
+    assert layers == LAYERS.get(kind, (12, 0, 0, 0))
+    assert (found.num_experts > 0) == any(
+        "experts_per_tok" in key or "top_k" in key for key in text
+    )
+    assert found.parameters == count_parameters(found) > embedding_parameters(found)
+    assert sum(part.layers for part in found.attentions() if part.number_bytes is None) == (
+        found.num_hidden_layers - found.linear_layers
+    )
+
+
+def test_a_window_that_no_sequence_fills_is_none():
+    assert model_from_mapping({**LLAMA, "sliding_window": 262144}, name="x").sliding_layers == 0
+
+
+def test_a_quantisation_beside_the_config_counts(tmp_path):
+    path = config(tmp_path, LLAMA)
+    algorithm = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(algorithm), encoding="utf-8")
+    assert model_from_config(path).dtype == "nvfp4"
+
+
 @pytest.mark.parametrize(
     ("changes", "dtype"),
     [
@@ -244,6 +365,18 @@ def test_a_config_file_gives_the_catalogues_model(tmp_path, data, name):
             "fp8",
         ),
         ({"torch_dtype": None, "dtype": "float16"}, "float16"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "modelopt",
+                    "config_groups": {
+                        "group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}
+                    },
+                }
+            },
+            "nvfp4",
+        ),
     ],
 )
 def test_types_and_quantisations_are_read(tmp_path, changes, dtype):
@@ -253,9 +386,14 @@ def test_types_and_quantisations_are_read(tmp_path, changes, dtype):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type: one of"),
+        (
+            {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+            r"config.json: architectures: one of .*GptOssForCausalLM.*, got \['MambaForCausalLM'\]",
+        ),
+        ({"layer_types": ["full_attention"] * 31 + ["mamba"]}, "layer_types: 32 of"),
+        ({"num_local_experts": 8}, "num_experts_per_tok: a positive integer"),
         ({"num_hidden_layers": "32"}, "num_hidden_layers: a positive integer, got '32'"),
-        ({"quantization_config": {"quant_method": "aqlm"}}, "a known quantisation"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "one known quantisation"),
         ({"torch_dtype": "int3"}, "torch_dtype: one of"),
     ],
 )
@@ -313,6 +451,8 @@ ATTENTION, MLP = 64 * (64 + 2 * 32) + 64 * 64, 3 * 64 * 100
         ([f"model.layers.{i}.self_attn.q_proj" for i in range(4)], 4 * 64 * 64),
         (["re:.*layers\\.[12]\\..*down_proj"], 2 * 64 * 100),
         (["model.layers.1"], ATTENTION + MLP),
+        (["model.layers.*.self_attn"], 4 * ATTENTION),
+        (["model.language_model.layers.2.mlp*"], MLP),
     ],
 )
 def test_what_a_checkpoint_does_not_quantise_is_counted(modules, kept):

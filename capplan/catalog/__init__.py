@@ -19,17 +19,21 @@ from capplan.catalog.huggingface import model_from_config, model_from_mapping
 from capplan.catalog.lookup import model, model_names
 from capplan.catalog.models import (
     BYTES,
+    Attention,
     Dtype,
     Model,
     attention_parameters,
     count_parameters,
     embedding_parameters,
     expert_parameters,
+    indexer_parameters,
+    linear_state_bytes,
 )
 
 __all__ = [
     "BYTES",
     "Accelerator",
+    "Attention",
     "Dtype",
     "Model",
     "Price",
@@ -40,6 +44,8 @@ __all__ = [
     "count_parameters",
     "embedding_parameters",
     "expert_parameters",
+    "indexer_parameters",
+    "linear_state_bytes",
     "model",
     "model_from_config",
     "model_from_mapping",

@@ -3,34 +3,84 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any
 
-from capplan.catalog.models import BYTES, Dtype, Model, count_parameters
+from capplan.catalog.models import Model, count_parameters
+from capplan.catalog.quantisation import kept_parameters, weights_dtype
 from capplan.schema import DataError
 
-KNOWN = (
-    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2",
-    "deepseek_v3", "kimi_k2", "gemma", "gemma2", "gemma3", "gemma3_text",
-)  # fmt: skip
-"""Values of ``model_type`` with the layers that :class:`Model` describes."""
+ARCHITECTURES: Mapping[str, str] = MappingProxyType({
+    "llama": "LlamaForCausalLM",
+    "llama4_text": "Llama4ForConditionalGeneration",
+    "mistral": "MistralForCausalLM",
+    "ministral3": "Mistral3ForConditionalGeneration",
+    "mixtral": "MixtralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_vl_text": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe_text": "Qwen3VLMoeForConditionalGeneration",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe_text": "Qwen3_5MoeForConditionalGeneration",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "kimi_k2": "KimiK25ForConditionalGeneration",
+    "glm4": "Glm4ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma4_text": "Gemma4ForConditionalGeneration",
+    "gpt_oss": "GptOssForCausalLM",
+    "minimax_m2": "MiniMaxM2ForCausalLM",
+})  # fmt: skip
+"""Values of ``model_type``, of the text if it is a part, whose layers :class:`Model` describes, and
+the architecture of each."""
 
-REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
-            "vocab_size")  # fmt: skip
+LINEAR = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+DENSE_BESIDE = ("llama4_text", "gemma4_text")
+"""Families with an MLP of ``intermediate_size`` beside the experts of a layer. Source: Hugging Face
+``transformers``, ``modeling_llama4.py`` (``shared_expert``), ``modeling_gemma4.py`` (``mlp``)."""
+SLIDING = "sliding_attention"
+KINDS: Mapping[str, str] = MappingProxyType({
+    "full_attention": "full_attention",
+    SLIDING: SLIDING,
+    "chunked_attention": SLIDING,
+    "deepseek_sparse_attention": "full_attention",
+    "linear_attention": "linear_attention",
+})  # fmt: skip
+"""Values of ``layer_types``; a chunk counts as a window of its length, and sparse attention keeps
+the KV of the whole sequence."""
+
+REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 GEMMA3_PATTERN = 6
+QUANTISATION = "hf_quant_config.json"
+"""File of NVIDIA's ModelOpt beside a ``config.json`` that says nothing of the quantisation."""
 
 
 def model_from_config(path: str | Path) -> Model:
     """Return the model of a ``config.json``, its parameters counted.
 
-    Raises :class:`DataError` for an unreadable file, an unknown ``model_type`` (an attention other
-    than full, sliding or MLA would give wrong numbers) and an unknown quantisation.
+    A quantisation may stand in ``hf_quant_config.json`` beside it. Raises :class:`DataError` for an
+    unreadable file, an unknown architecture (layers other than those of :class:`Model` would give
+    wrong numbers) and an unknown quantisation.
     """
     file = Path(path)
-    return model_from_mapping(_read(file), name=file.parent.name or file.stem, where=file)
+    config, beside = _read(file), file.with_name(QUANTISATION)
+    if not config.get("quantization_config") and beside.is_file():
+        config |= {"quantization_config": _read(beside).get("quantization")}
+    return model_from_mapping(config, name=file.parent.name or file.stem, where=file)
 
 
 def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = None) -> Model:
@@ -40,12 +90,18 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = 
     :func:`model_from_config`.
     """
     text = {**config, **(config.get("text_config") or {})}
-    kind = text.get("model_type")
-    if kind not in KNOWN:
-        raise DataError(f"one of {', '.join(KNOWN)}", where=where, field="model_type", value=kind)
+    kind = str(text.get("model_type"))
+    if kind not in ARCHITECTURES:
+        known = sorted(set(ARCHITECTURES.values()))
+        value = text.get("architectures") or kind
+        rule = f"one of {', '.join(known)}"
+        raise DataError(rule, where=where, field="architectures", value=value)
     for field in REQUIRED:
-        if not isinstance(text.get(field), int) or text[field] < 1:
-            raise DataError("a positive integer", where=where, field=field, value=text.get(field))
+        _positive(text, field, where)
+    kinds = _layer_kinds(text, kind, where)
+    experts = _experts(text, kind, where)
+    if not experts or experts["first_dense_layers"]:
+        _positive(text, "intermediate_size", where)
     heads = text["num_attention_heads"]
     found = Model(
         name=str(config.get("_name_or_path") or name),
@@ -54,57 +110,20 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = 
         num_attention_heads=heads,
         num_key_value_heads=text.get("num_key_value_heads") or heads,
         head_dim=_head_dim(text),
-        intermediate_size=text["intermediate_size"],
+        intermediate_size=_first(text, "intermediate_size_mlp", "intermediate_size"),
         vocab_size=text["vocab_size"],
         tie_word_embeddings=bool(text.get("tie_word_embeddings", kind.startswith("gemma"))),
-        dtype=_dtype(text, where),
+        dtype=weights_dtype(text, where),
         max_position_embeddings=text.get("max_position_embeddings") or 0,
         attention_bias=bool(text.get("attention_bias", kind.startswith("qwen2"))),
-        **_sliding(text, kind),
-        **_experts(text),
+        **_sliding(text, kinds),
+        **_global(text),
+        **_linear(text, kinds, where),
+        **experts,
         **_latent(text),
     )
-    kept = kept_parameters(found, _kept_modules(text.get("quantization_config") or {}))
+    kept = kept_parameters(found, kinds, text.get("quantization_config") or {})
     return replace(found, parameters=count_parameters(found), unquantized_parameters=kept)
-
-
-def _kept_modules(config: Mapping[str, Any]) -> list[str]:
-    """Return the modules that a quantisation leaves as they are, by any of the usual names."""
-    names = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
-    return [str(module) for name in names for module in config.get(name) or ()]
-
-
-def kept_parameters(found: Model, modules: Sequence[str]) -> int:
-    """Return the parameters of attention and dense MLP that these modules hold.
-
-    A module is named by its path or a part of it, or by an expression after ``re:``. Experts and
-    the projections of MLA are not counted; embeddings keep 16 bits in any case.
-    """
-    if not modules:
-        return 0
-    hidden, heads = found.hidden_size, found.num_attention_heads * found.head_dim
-    kv = found.num_key_value_heads * found.head_dim
-    sizes = {} if found.kv_lora_rank else {
-        "self_attn.q_proj": hidden * heads,
-        "self_attn.k_proj": hidden * kv,
-        "self_attn.v_proj": hidden * kv,
-        "self_attn.o_proj": hidden * heads,
-    }  # fmt: skip
-    mlp = {f"mlp.{part}_proj": hidden * found.intermediate_size for part in ("gate", "up", "down")}
-    dense = found.num_hidden_layers - found.moe_layers
-    total = 0
-    for layer in range(found.num_hidden_layers):
-        parts = {**sizes, **(mlp if layer < dense else {})}
-        paths = {f"model.layers.{layer}.{part}": size for part, size in parts.items()}
-        total += sum(size for path, size in paths.items() if _is_kept(path, modules))
-    return total
-
-
-def _is_kept(path: str, modules: Sequence[str]) -> bool:
-    return any(
-        re.match(module[3:], path) if module.startswith("re:") else f".{module}." in f".{path}."
-        for module in modules
-    )
 
 
 def _head_dim(text: Mapping[str, Any]) -> int:
@@ -124,74 +143,125 @@ def _read(file: Path) -> dict[str, Any]:
     return config
 
 
-def _sliding(text: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """Return the window and the number of layers with it."""
-    window, layers = text.get("sliding_window"), int(text["num_hidden_layers"])
-    if not window or text.get("use_sliding_window") is False:
-        return {}
-    types = text.get("layer_types")
-    if types is not None:
-        number = sum(t == "sliding_attention" for t in types)
-    elif kind == "gemma2":
-        number = (layers + 1) // 2
-    elif kind.startswith("gemma3"):
-        number = layers - layers // int(text.get("sliding_window_pattern", GEMMA3_PATTERN))
+def _layer_kinds(text: Mapping[str, Any], kind: str, where: object) -> list[str]:
+    """Return how each layer attends: as listed, else by the rule of its family.
+
+    Source: Hugging Face ``transformers`` 4.57, ``configuration_*.py`` of each family.
+    """
+    layers = int(text["num_hidden_layers"])
+    stated = text.get("layer_types")
+    if stated is not None:
+        kinds = [KINDS.get(str(one)) for one in stated]
+        if len(kinds) != layers or None in kinds:
+            rule = f"{layers} of {', '.join(KINDS)}"
+            raise DataError(rule, where=where, field="layer_types", value=stated)
+        return [str(one) for one in kinds]
+    if kind in LINEAR:
+        every, other = int(text.get("full_attention_interval") or 4), "linear_attention"
     else:
-        number = layers
-    return {"sliding_window": int(window), "sliding_layers": number}
+        every, other = _every_full(text, kind), SLIDING
+    return ["full_attention" if every and not (k + 1) % every else other for k in range(layers)]
 
 
-def _experts(text: Mapping[str, Any]) -> dict[str, int]:
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    number = next((int(text[name]) for name in names if text.get(name)), 0)
-    if not number:
+def _every_full(text: Mapping[str, Any], kind: str) -> int:
+    """Return of how many layers one has no window; 0 = none, 1 = all."""
+    if kind == "llama4_text":
+        return int(text.get("no_rope_layer_interval") or 4)
+    if not text.get("sliding_window") or text.get("use_sliding_window") is False:
+        return 1
+    if kind.startswith("gemma3"):
+        return int(text.get("sliding_window_pattern") or GEMMA3_PATTERN)
+    return 2 if kind == "gemma2" else 0
+
+
+def _sliding(text: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
+    """Return the window and the number of layers with it; none if no sequence fills it."""
+    window = int(text.get("sliding_window") or text.get("attention_chunk_size") or 0)
+    number = list(kinds).count(SLIDING)
+    longest = text.get("max_position_embeddings") or math.inf
+    if not number or not window or window >= longest:
         return {}
-    width = int(text.get("moe_intermediate_size") or text["intermediate_size"])
-    shared = int(text.get("n_shared_experts") or 0)
-    shared = shared or int(text.get("shared_expert_intermediate_size") or 0) // width
+    return {"sliding_window": window, "sliding_layers": number}
+
+
+def _global(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what differs in layers without a window (Gemma 4), and gates (Qwen3-Next)."""
+    gate = text.get("attn_output_gate", text.get("model_type") == "qwen3_next")
     return {
-        "num_experts": number,
-        "num_experts_per_tok": int(text["num_experts_per_tok"]),
-        "num_shared_experts": shared,
-        "moe_intermediate_size": width,
-        "first_dense_layers": int(
-            text.get("first_k_dense_replace") or len(text.get("mlp_only_layers") or ())
-        ),
+        "global_head_dim": int(text.get("global_head_dim") or 0),
+        "num_global_key_value_heads": int(text.get("num_global_key_value_heads") or 0),
+        "attention_k_eq_v": bool(text.get("attention_k_eq_v")),
+        "attn_output_gate": bool(gate),
     }
 
 
-def _latent(text: Mapping[str, Any]) -> dict[str, int]:
+def _linear(text: Mapping[str, Any], kinds: Sequence[str], where: object) -> dict[str, Any]:
+    number = list(kinds).count("linear_attention")
+    if not number:
+        return {}
+    names = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+             "linear_value_head_dim", "linear_conv_kernel_dim")  # fmt: skip
+    sizes = {name: _positive(text, name, where) for name in names}
+    return {
+        "linear_layers": number,
+        "mamba_ssm_dtype": text.get("mamba_ssm_dtype") or "bfloat16",
+        **sizes,
+    }
+
+
+def _experts(text: Mapping[str, Any], kind: str, where: object) -> dict[str, Any]:
+    number = _first(text, "num_local_experts", "num_experts", "n_routed_experts")
+    if not number:
+        return {}
+    chosen = _first(text, "num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+    if not chosen:
+        raise DataError("a positive integer", where=where, field="num_experts_per_tok")
+    width = _first(text, "moe_intermediate_size", "intermediate_size")
+    shared = _first(text, "n_shared_experts", "num_shared_experts")
+    beside = _first(text, "shared_expert_intermediate_size") or (
+        text["intermediate_size"] if kind in DENSE_BESIDE else 0
+    )
+    return {
+        "num_experts": number,
+        "num_experts_per_tok": chosen,
+        "num_shared_experts": shared or beside // width,
+        "moe_intermediate_size": width,
+        "first_dense_layers": _dense_layers(text),
+    }
+
+
+def _dense_layers(text: Mapping[str, Any]) -> int:
+    """Return the number of layers without experts."""
+    layers, listed = int(text["num_hidden_layers"]), text.get("mlp_layer_types")
+    if listed is not None:
+        return list(listed).count("dense")
+    if isinstance(text.get("moe_layer_freq"), list):
+        return list(text["moe_layer_freq"]).count(0)
+    step = _first(text, "interleave_moe_layer_step", "decoder_sparse_step") or 1
+    named = _first(text, "first_k_dense_replace") or len(text.get("mlp_only_layers") or ())
+    return layers - layers // step if step > 1 else named
+
+
+def _latent(text: Mapping[str, Any]) -> dict[str, Any]:
     if not text.get("kv_lora_rank"):
         return {}
     names = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-    return {name: int(text.get(name) or 0) for name in names}
+    found = {name: int(text.get(name) or 0) for name in names}
+    if not text.get("index_topk"):
+        return found
+    listed = text.get("indexer_types")
+    layers = list(listed).count("full") if listed else int(text["num_hidden_layers"])
+    index = {name: int(text[name]) for name in ("index_topk", "index_n_heads", "index_head_dim")}
+    return {**found, **index, "index_layers": layers}
 
 
-def _dtype(text: Mapping[str, Any], where: object) -> Dtype:
-    quantised = text.get("quantization_config")
-    if quantised:
-        return _quantised(quantised, where)
-    stated = text.get("torch_dtype") or text.get("dtype") or "bfloat16"
-    if stated not in BYTES:
-        raise DataError(
-            f"one of {', '.join(BYTES)}", where=where, field="torch_dtype", value=stated
-        )
-    return cast("Dtype", stated)
+def _first(text: Mapping[str, Any], *names: str) -> int:
+    """Return the first number that is stated under these names, else 0."""
+    return next((int(text[name]) for name in names if text.get(name)), 0)
 
 
-def _quantised(config: Mapping[str, Any], where: object) -> Dtype:
-    """Return the type of quantised weights: FP8, or whole numbers of 4 or 8 bits."""
-    groups = list((config.get("config_groups") or {}).values())
-    weights = (groups[0].get("weights") or {}) if groups else {}
-    method = str(config.get("quant_method") or config.get("quant_algo") or "")
-    bits = weights.get("num_bits") or config.get("bits")
-    floating = "fp8" in method.lower() or weights.get("type") == "float"
-    found = "fp8" if floating and bits in {None, 8} else {4: "int4", 8: "int8"}.get(bits or 0)
-    if found is None or (floating and found != "fp8"):
-        raise DataError(
-            "a known quantisation (FP8, or whole numbers of 4 or 8 bits)",
-            where=where,
-            field="quantization_config",
-            value=method,
-        )
-    return cast("Dtype", found)
+def _positive(text: Mapping[str, Any], field: str, where: object) -> int:
+    value = text.get(field)
+    if not isinstance(value, int) or value < 1:
+        raise DataError("a positive integer", where=where, field=field, value=value)
+    return value

@@ -59,7 +59,9 @@ def look_up(name: str, table: Mapping[str, T], rule: str, *, field: str | None =
 
 @cache
 def _aliases() -> Mapping[str, str]:
-    return {_key(row["alias"]): row["name"] for row in rows("aliases.csv")}
+    named = [(row["alias"], row["name"]) for row in rows("aliases.csv")]
+    short = {_key(alias.rpartition("/")[2]): name for alias, name in named}
+    return short | {_key(alias): name for alias, name in named}
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 An engine that fills its share of the memory with KV blocks, as vLLM does, leaves
 
-    KV = utilisation × total − weights − peak of activations − runtime − collectives
+    KV = utilisation × total − weights − peak of activations − runtime − collectives − state
 
-bytes. Source: vLLM, ``vllm/v1/worker/gpu_worker.py`` (``determine_available_memory``), 2026.
+bytes; state is what linear attention keeps for as many sequences as may run. Source: vLLM,
+``vllm/v1/worker/gpu_worker.py`` (``determine_available_memory``), 2026.
 Checked against servers that logged their blocks: Llama-2-7B on H100-80GB (7,462 blocks of 16
 tokens) and Llama-3.1-8B on RTX 4090 (2,588), both within 0.5 %. The two fix no constant of their
 own: the constants below come from other servers' start-up logs.
@@ -19,10 +20,13 @@ from typing import TypeVar
 from capplan.catalog import (
     BYTES,
     Accelerator,
+    Attention,
     Dtype,
     Model,
     accelerator,
     embedding_parameters,
+    indexer_parameters,
+    linear_state_bytes,
     model,
     model_from_config,
     model_from_mapping,
@@ -64,6 +68,8 @@ class MemoryUse:
     weight_bytes: float
     activation_bytes: float
     runtime_bytes: float
+    state_bytes: float
+    """State of linear attention, of ``max_num_seqs`` sequences."""
     kv_bytes: float
 
 
@@ -99,7 +105,8 @@ def _blocks_left(pool: Pool) -> int:
         rule = (
             f"a model that fits into {use.usable_bytes / GIB:.1f} GiB per accelerator "
             f"({short_gib:.1f} GiB short of one KV block: weights {use.weight_bytes / GIB:.1f}, "
-            f"activations {use.activation_bytes / GIB:.1f} GiB)"
+            f"activations {use.activation_bytes / GIB:.1f}, "
+            f"state of sequences {use.state_bytes / GIB:.1f} GiB)"
         )
         raise DataError(rule, where=f"pool {pool.name}", field="model", value=found.name)
     return int(use.kv_bytes // block_bytes)
@@ -120,13 +127,16 @@ def memory_use(pool: Pool) -> MemoryUse:
         tensor_parallel=share,
     )
     runtime = RUNTIME_BYTES + (COLLECTIVES_BYTES if share * stages > 1 else 0.0)
+    state = sequence_state_bytes(found, tensor_parallel=share, pipeline_parallel=stages)
+    state *= batching.max_num_seqs
     return MemoryUse(
         total_bytes=device.usable_bytes,
         usable_bytes=usable,
         weight_bytes=weights,
         activation_bytes=activations,
         runtime_bytes=runtime,
-        kv_bytes=usable - weights - activations - runtime,
+        state_bytes=state,
+        kv_bytes=usable - weights - activations - runtime - state,
     )
 
 
@@ -154,8 +164,7 @@ def weight_bytes(
     size = BYTES[dtype or found.served_dtype]
     embeddings = embedding_parameters(found)
     undivided, held = undivided_parameters(found, tensor_parallel)
-    divided = found.parameters - embeddings - found.num_hidden_layers * undivided
-    inner = divided / tensor_parallel + found.num_hidden_layers * held
+    inner = (found.parameters - embeddings - undivided) / tensor_parallel + held
     if pipeline_parallel > 1:
         inner *= stage_layers(found, pipeline_parallel) / found.num_hidden_layers
         embeddings = found.vocab_size * found.hidden_size
@@ -199,27 +208,56 @@ def kv_bytes_per_token(
     """Return the KV bytes that one token takes on one accelerator, over all layers.
 
     MHA, GQA and MQA keep a key and a value per KV head, at least one head per accelerator. MLA
-    keeps one compressed vector for all heads, in full on each.
-    Source: Ainslie et al., "GQA", EMNLP 2023; DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.
+    keeps one compressed vector for all heads, in full on each; an indexer a key of its own; layers
+    of linear attention nothing. Source: :meth:`capplan.catalog.Model.attentions`.
 
     >>> from capplan.catalog import model
     >>> kv_bytes_per_token(model("Llama-2-7b-hf")), kv_bytes_per_token(model("DeepSeek-V3"))
     (524288.0, 70272.0)
     """
-    return found.num_hidden_layers * _kv_bytes_per_layer(found, dtype, tensor_parallel)
+    parts = found.attentions()
+    return sum(
+        token_bytes(found, part, dtype=dtype, tensor_parallel=tensor_parallel) for part in parts
+    )
 
 
 def kv_bytes(
     found: Model, context_tokens: float, *, dtype: Dtype | None = None, tensor_parallel: int = 1
 ) -> float:
-    """Return the KV bytes that a sequence needs on one accelerator.
+    """Return the KV bytes that a sequence needs on one accelerator, without its state.
 
     A layer with a sliding window keeps no more than the window.
     """
-    per_layer = _kv_bytes_per_layer(found, dtype, tensor_parallel)
-    full = found.num_hidden_layers - found.sliding_layers
-    kept = min(context_tokens, found.sliding_window) if found.sliding_layers else 0.0
-    return per_layer * (full * context_tokens + found.sliding_layers * kept)
+    return sum(
+        token_bytes(found, part, dtype=dtype, tensor_parallel=tensor_parallel)
+        * (min(context_tokens, part.window_tokens) if part.drops_kv else context_tokens)
+        for part in found.attentions()
+    )
+
+
+def sequence_state_bytes(
+    found: Model, *, tensor_parallel: int = 1, pipeline_parallel: int = 1
+) -> float:
+    """Return the state of a sequence's linear attention on one accelerator, bytes.
+
+    Accelerators divide its heads, stages its layers.
+
+    >>> from capplan.catalog import model
+    >>> sequence_state_bytes(model("Qwen3-Next-80B-A3B-Instruct")) / 2**20
+    37.6875
+    """
+    stage = stage_layers(found, pipeline_parallel) / found.num_hidden_layers
+    return linear_state_bytes(found) * stage / tensor_parallel
+
+
+def token_bytes(
+    found: Model, part: Attention, *, dtype: Dtype | None = None, tensor_parallel: int = 1
+) -> float:
+    """Return the KV bytes of a token on one accelerator, in layers that attend alike."""
+    # Weights of 8 bits or less are served with KV of 16 bits unless the pool says otherwise.
+    own = found.served_dtype if BYTES[found.served_dtype] >= SIXTEEN_BITS else "bfloat16"
+    heads = divided_heads(found, part.kv_heads, tensor_parallel) if part.kv_heads else 1
+    return part.layers * heads * part.kv_numbers * (part.number_bytes or BYTES[dtype or own])
 
 
 def activation_bytes(
@@ -268,18 +306,8 @@ def _named(look_up: Callable[[str], T], name: str, pool: Pool) -> T:
         raise DataError(err.rule, where=where, field=err.field, value=err.value) from err
 
 
-def _kv_bytes_per_layer(found: Model, dtype: Dtype | None, tensor_parallel: int) -> float:
-    # Weights of 8 bits or less are served with KV of 16 bits unless the pool says otherwise.
-    own = found.served_dtype if BYTES[found.served_dtype] >= 2 else "bfloat16"  # noqa: PLR2004
-    size = BYTES[dtype or own]
-    if found.kv_lora_rank:
-        return (found.kv_lora_rank + found.qk_rope_head_dim) * size
-    return 2 * _kv_heads(found, tensor_parallel) * found.head_dim * size
-
-
-def _kv_heads(found: Model, tensor_parallel: int) -> int:
+def divided_heads(found: Model, heads: int, tensor_parallel: int) -> int:
     """Return the KV heads on one accelerator; raises DataError if they cannot be divided."""
-    heads = found.num_key_value_heads
     if found.num_attention_heads % tensor_parallel or (
         heads % tensor_parallel and tensor_parallel % heads
     ):
@@ -292,9 +320,17 @@ def _kv_heads(found: Model, tensor_parallel: int) -> int:
 
 
 def undivided_parameters(found: Model, tensor_parallel: int) -> tuple[int, int]:
-    """Return a layer's parameters that are not simply divided, and what each accelerator holds."""
+    """Return the parameters that are not simply divided, and what each accelerator holds of them.
+
+    Over all layers: keys and values, or what MLA compresses and its indexers.
+    """
     if found.kv_lora_rank:
         latent = found.kv_lora_rank + found.qk_rope_head_dim + found.q_lora_rank
-        return found.hidden_size * latent, found.hidden_size * latent
-    each = 2 * found.hidden_size * found.head_dim
-    return each * found.num_key_value_heads, each * _kv_heads(found, tensor_parallel)
+        total = found.num_hidden_layers * found.hidden_size * latent
+        total += found.index_layers * indexer_parameters(found)
+        return total, total
+    each = [
+        (part, part.layers * found.hidden_size * part.kv_numbers) for part in found.attentions()
+    ]
+    held = sum(size * divided_heads(found, part.kv_heads, tensor_parallel) for part, size in each)
+    return sum(size * part.kv_heads for part, size in each), held

@@ -43,6 +43,8 @@ class PoolMemory:
     weight_bytes: float
     activation_bytes: float
     runtime_bytes: float
+    state_bytes: float
+    """State of linear attention, of ``max_num_seqs`` sequences."""
     kv_bytes: float
     kv_bytes_per_token: int
     kv_tokens: int
@@ -119,6 +121,7 @@ def _pool_memory(pool: Pool) -> PoolMemory | str:
         weight_bytes=use.weight_bytes,
         activation_bytes=use.activation_bytes,
         runtime_bytes=use.runtime_bytes,
+        state_bytes=use.state_bytes,
         kv_bytes=use.kv_bytes,
         kv_bytes_per_token=round(pool_kv_bytes_per_token(pool)),
         kv_tokens=tokens,

@@ -47,16 +47,12 @@ attention backends, skewed experts). It is the engine alone: HTTP and tokenizer 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from capplan.catalog import BYTES, Accelerator, Model, attention_parameters, expert_parameters
+from capplan.replica.attention_time import attention_time
 from capplan.replica.compiled.step_laws import RooflineStepTime
-from capplan.replica.memory import (
-    accelerator_of,
-    kv_bytes_per_token,
-    model_of,
-    undivided_parameters,
-)
+from capplan.replica.memory import accelerator_of, model_of, undivided_parameters
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import RooflineStep
@@ -81,20 +77,8 @@ PREFILL_ATTENTION_EFFICIENCY = 0.6
 """Share of the peak rate in causal attention, likewise. Source: Dao, "FlashAttention-2", ICLR 2024
 (50 to 73 % on A100); Shah et al., "FlashAttention-3", NeurIPS 2024 (up to 75 % on H100)."""
 
-IDLE_PAIR_TOKENS = 400.0
-"""Tokens of context that each prefilled token seems to have besides: blocks of queries and keys
-that are only partly used, and too few of them for the whole accelerator. Source: prefill attention
-of 32 heads in aiconfigurator-core 0.12 (H100, A100, L40S) and LLMServingSim (RTX 4090): its share
-of the peak at 1,024 and 2,048 tokens against that at 16,384 (300 to 700)."""
-
 KV_EFFICIENCY = 0.9
 """Share of the peak bandwidth in reading KV, likewise; 0.8 (A100) to 0.95 (RTX 4090) measured."""
-
-IDLE_CONTEXT_TOKENS = 64.0
-"""Tokens of context that each decoding sequence seems to have besides: half of its last block of
-128 keys (Shah et al., above). Source: decode attention of 64 to 256 sequences of 128 to 1,024
-tokens in aiconfigurator-core 0.12 (H100) and LLMServingSim (RTX 4090): 30 to 180 above the line
-through long contexts."""
 
 LINK_EFFICIENCY = 0.6
 """Share of the link's rate in an all-reduce of a ring's traffic. Source, over 2, 4 and 8
@@ -167,11 +151,10 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
     attention = _rate(pool, device, "bfloat16") * known.attention * share
     bandwidth = device.memory_bandwidth_bytes_per_s * known.memory
     size, head = BYTES[dtype], found.vocab_size * found.hidden_size / share
-    context_s = _context_s(pool, found, device.memory_bandwidth_bytes_per_s * known.kv, attention)
-    windowed = found.sliding_layers / found.num_hidden_layers
+    kv_bandwidth = device.memory_bandwidth_bytes_per_s * known.kv
+    attending = attention_time(pool, found, bandwidth=kv_bandwidth, flop_per_s=attention)
     links = _links(pool, found, device)
     touched = found.num_experts_per_tok / found.num_experts if found.num_experts else 0.0
-    pair_s = _pair_flop(found) / attention
     dense, kept = _dense_parameters(found, share), found.unquantized_parameters / share
     kept = kept if size < ACTIVATION_BYTES else 0.0
     dense_s = 2 * ((dense - kept) / flop + kept / sixteen)
@@ -188,12 +171,7 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
         head_weights_s=head * max(size, ACTIVATION_BYTES) / bandwidth,
         head_per_token_s=2 * head / sixteen,
         moved_per_token_s=_moved_bytes(found, share) / bandwidth + links.per_token_s,
-        per_prefill_token_s=pair_s * IDLE_PAIR_TOKENS,
-        per_pair_s=pair_s,
-        per_sequence_s=context_s * IDLE_CONTEXT_TOKENS,
-        per_context_token_s=context_s * (1 - windowed),
-        window_tokens=float(found.sliding_window),
-        per_window_token_s=context_s * windowed,
+        **asdict(attending),
         experts_s=_all_experts(found) / share * size / bandwidth,
         experts_fraction=grouped_s / (dense_s + grouped_s),
         untouched_fraction=1 - touched,
@@ -232,7 +210,7 @@ def active_parameters(found: Model) -> int:
     """
     dense = found.num_hidden_layers - found.moe_layers
     return (
-        found.num_hidden_layers * attention_parameters(found)
+        attention_parameters(found)
         + dense * 3 * found.hidden_size * found.intermediate_size
         + found.moe_layers * found.num_shared_experts * expert_parameters(found)
         + found.moe_layers * found.hidden_size * found.num_experts
@@ -256,33 +234,8 @@ def _dense_parameters(found: Model, share: int) -> float:
     """
     undivided, held = undivided_parameters(found, share)
     router = found.moe_layers * found.hidden_size * found.num_experts
-    undivided = found.num_hidden_layers * undivided + router
-    divided = active_parameters(found) - _chosen_experts(found) - undivided
-    return divided / share + found.num_hidden_layers * held + router
-
-
-def _pair_flop(found: Model) -> float:
-    """Return the FLOP of attending from one token to another, over all layers."""
-    if found.kv_lora_rank:
-        width = found.qk_nope_head_dim + found.qk_rope_head_dim + found.v_head_dim
-    else:
-        width = 2 * found.head_dim
-    return 2.0 * found.num_hidden_layers * found.num_attention_heads * width
-
-
-def _context_s(pool: Pool, found: Model, bandwidth: float, attention: float) -> float:
-    """Return the time of attending to one token of context in decode, over all layers, s.
-
-    MLA attends in the compressed space, so one vector serves all heads: many FLOP for few bytes.
-    Source: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.2.
-    """
-    per_token = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
-    moved_s = per_token / bandwidth
-    width = 2 * found.head_dim
-    if found.kv_lora_rank:
-        width = 2 * found.kv_lora_rank + found.qk_rope_head_dim
-    flop = 2.0 * found.num_hidden_layers * found.num_attention_heads * width
-    return max(moved_s, flop / attention)
+    divided = active_parameters(found) - _chosen_experts(found) - undivided - router
+    return divided / share + held + router
 
 
 def _moved_bytes(found: Model, share: int) -> float:

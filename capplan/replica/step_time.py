@@ -100,6 +100,7 @@ def _calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
         per_pair_s=base.per_pair_s * prefill,
         per_sequence_s=base.per_sequence_s * context,
         per_context_token_s=base.per_context_token_s * context,
+        per_window_pair_s=base.per_window_pair_s * prefill,
         per_window_token_s=base.per_window_token_s * context,
     )
 

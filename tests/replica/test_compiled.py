@@ -30,6 +30,8 @@ LAWS = {
             ("Llama-3.1-8B", "H100-SXM"),
             ("Mixtral-8x7B-v0.1", "H200"),
             ("gemma-2-9b", "A100-80GB"),
+            ("gpt-oss-20b", "H100-SXM"),
+            ("Qwen3.5-35B-A3B", "H200"),
         )
     },
     "pipeline": step_time(

@@ -194,6 +194,30 @@ def test_a_sliding_window_bounds_the_cost_of_context():
     assert full.seconds(*decode(8, 30_000)) > 1.5 * sliding.seconds(*decode(8, 30_000))
 
 
+@pytest.mark.parametrize(("prompt", "before"), [(100, 0), (1500, 0), (8000, 0), (512, 6000)])
+def test_prefill_under_a_window_attends_to_what_each_token_sees(prompt, before):
+    steps = step_time(pool("Mistral-7B-v0.1"))
+    seen = sum(min(before + i, 4096) for i in range(prompt))
+    bare = steps.seconds(prompt, 0, 0, 0)
+    found = steps.seconds(prompt, prompt * (before + prompt / 2), 0, 0) - bare
+    assert found == pytest.approx(seen * steps.per_window_pair_s, rel=0.2 if before else 0.02)
+
+
+def test_linear_attention_costs_a_state_per_sequence_and_little_context():
+    hybrid, full = (step_time(pool(name)) for name in ("Qwen3.5-27B", "Qwen3-32B"))
+    grows = [steps.seconds(*decode(8, 30_000)) - steps.seconds(*decode(8, 1)) for steps in
+             (hybrid, full)]  # fmt: skip
+    assert grows[0] == pytest.approx(grows[1] / 4, rel=0.01), "65,536 against 262,144 bytes a token"
+    state = 2 * 48 * (48 * 128 * 128 * 4 + 3 * (2 * 16 + 48) * 128 * 2)
+    assert hybrid.per_sequence_s > state / 3.35e12
+
+
+def test_sparse_attention_reads_its_choice_and_the_keys_of_the_indexer():
+    sparse, dense = (step_time(pool(f"DeepSeek-V3{name}", "H200", 8)) for name in (".2", ""))
+    assert sparse.seconds(*decode(8, 2000)) > dense.seconds(*decode(8, 2000))
+    assert sparse.seconds(*decode(8, 60_000)) < dense.seconds(*decode(8, 60_000))
+
+
 def test_tensor_parallel_divides_the_work_and_adds_the_all_reduce():
     one, four = step_time(pool()), step_time(pool(tensor_parallel=4))
     work = prefill(8192)

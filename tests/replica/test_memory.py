@@ -1,6 +1,7 @@
 """Memory against what real servers logged, and against arithmetic."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from capplan.replica.memory import (
     kv_bytes_per_token,
     memory_use,
     pool_kv_bytes_per_token,
+    sequence_state_bytes,
     weight_bytes,
 )
 from capplan.replica.memory_plan import is_compared
@@ -78,6 +80,14 @@ def test_parts_of_the_memory_sum_to_the_engines_share():
         ("Llama-3.1-8B", 2 * 32 * 8 * 128 * 2),  # GQA
         ("gemma-3-1b-pt", 2 * 26 * 1 * 256 * 2),  # MQA
         ("DeepSeek-V3", 61 * (512 + 64) * 2),  # MLA, KV of 16 bits beside FP8 weights
+        ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 128 + 4)),  # and an indexer's keys of 8 bits
+        ("gpt-oss-20b", 2 * 24 * 8 * 64 * 2),
+        ("Qwen3-Next-80B-A3B", 2 * 12 * 2 * 256 * 2),  # a quarter of the layers keeps KV
+        ("gemma-4-31B", 2 * (50 * 16 * 256 + 10 * 4 * 512) * 2),  # two widths of heads
+        # Zhao et al., "Insights into DeepSeek-V3", ISCA 2025, table 1, bytes per token.
+        ("deepseek-ai/DeepSeek-V3", 70_272),
+        ("Qwen2.5-72B", 327_680),
+        ("Llama-3.1-405B", 516_096),
     ],
 )
 def test_kv_of_a_token_by_kind_of_attention(name, expected):
@@ -107,6 +117,32 @@ def test_a_sliding_window_bounds_what_a_layer_keeps():
     full = kv_bytes_per_token(gemma) * 10_000
     assert kv_bytes(gemma, 1000) == pytest.approx(kv_bytes_per_token(gemma) * 1000)
     assert kv_bytes(gemma, 10_000) == pytest.approx(full * (10 + 52 * 0.1024) / 62)
+
+
+def test_a_window_saves_what_the_engines_makers_say_it_does():
+    # vLLM, issue 11382: 25 % of the KV of Gemma 2, at the 8,192 tokens of its context.
+    found = model("gemma-2-9b")
+    assert kv_bytes(found, 8192) == pytest.approx(0.75 * 8192 * kv_bytes_per_token(found))
+
+
+def test_linear_attention_keeps_a_state_for_each_sequence_and_no_more():
+    # Page of one layer with 16 heads that vLLM logged: a float32 matrix of 16 x 128 x 128 and
+    # three inputs of 6,144 numbers at 16 bits (public log of a Qwen3.5, 2026).
+    small = replace(
+        model("Qwen3.5-27B"), linear_layers=1, linear_num_value_heads=16, linear_num_key_heads=16
+    )
+    assert sequence_state_bytes(small) == 16 * 128 * 128 * 4 + 3 * 6144 * 2
+    assert sequence_state_bytes(small, tensor_parallel=4) == sequence_state_bytes(small) / 4
+    assert sequence_state_bytes(model("Llama-3.1-8B")) == 0
+    one, two = (pool("Qwen3.5-27B", max_num_seqs=n, gpu_memory_utilization=0.95) for n in (16, 32))
+    room = memory_use(one).kv_bytes - memory_use(two).kv_bytes
+    assert room == pytest.approx(16 * sequence_state_bytes(model("Qwen3.5-27B")))
+
+
+def test_gpt_oss_takes_what_its_card_says():
+    # OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", 2025, table 1: size of the checkpoint.
+    assert weight_bytes(model("gpt-oss-120b")) / GIB == pytest.approx(60.8, rel=0.005)
+    assert weight_bytes(model("gpt-oss-20b")) / GIB == pytest.approx(12.8, rel=0.005)
 
 
 def test_weights_by_type_keep_embeddings_at_16_bits():

@@ -87,14 +87,15 @@ class RooflineStepTime:
     per_prefill_token_s: float
     """What a prefilled token's attention takes besides its pairs."""
     per_pair_s: float
-    """Attention of a prefilled token to one token before it."""
+    """Attention of a prefilled token to one token before it, in layers without a window."""
     per_sequence_s: float
     """What a decoding sequence's attention takes besides its context."""
     per_context_token_s: float
     """Attention of a decoded token to one token of context, in layers without a window."""
     window_tokens: float
+    per_window_pair_s: float
     per_window_token_s: float
-    """The same in layers with a sliding window of ``window_tokens``; 0 without such layers."""
+    """The same two in layers that attend to ``window_tokens`` at most; 0 without such layers."""
     experts_s: float
     """Reading every expert once; 0 in a dense model."""
     experts_fraction: float
@@ -108,7 +109,8 @@ class RooflineStepTime:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`.
 
         A pipeline splits the prompts over as many micro-batches as there seem to be prompts:
-        ``k`` equal prompts without context before them have ``tokens² / 2 k`` pairs.
+        ``k`` equal prompts without context before them have ``tokens² / 2 k`` pairs. Under a window
+        ``W``, tokens at ``m`` on average, spread evenly from the first, see ``W - W² / 4 m`` each.
         """
         prompt, decoding = tokens, sequences
         if self.stages > 1.0:
@@ -139,6 +141,11 @@ class RooflineStepTime:
             window = self.window_tokens * sequences
             seen = context if context < window else window
             busy += self.per_window_token_s * seen
+        if self.per_window_pair_s and prompt > 0.0:
+            seen, window = pairs / prompt, self.window_tokens
+            if 2.0 * seen > window:
+                seen = window - window * window / (4.0 * seen)
+            busy += self.per_window_pair_s * prompt * seen
         host = self.host_s + self.host_per_sequence_s * decoding
         if self.host_hidden:
             return host if host > busy else busy
