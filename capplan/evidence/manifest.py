@@ -69,17 +69,19 @@ def _column_bytes(column: pd.Series[Any]) -> bytes:
     if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
         numbers = column.to_numpy(dtype="float64", na_value=np.nan)
         return np.where(np.isnan(numbers), np.nan, numbers).astype("<f8").tobytes()
-    codes, values = pd.factorize(_hashable(column))
+    if column.dtype == object:
+        column = column.map(_without_lists)
+    codes, values = pd.factorize(column)
     texts = json.dumps([str(value) for value in values], ensure_ascii=False)
     return codes.astype("<i8").tobytes() + texts.encode()
 
 
-def _hashable(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return lists and arrays as their JSON text; anything else as it is."""
-    nested = column.map(lambda value: hasattr(value, "__len__") and not isinstance(value, str))
-    if not nested.any():
-        return column
-    return column.map(lambda value: json.dumps(plain(value)) if hasattr(value, "__len__") else None)
+def _without_lists(value: Any) -> Any:
+    """Return a list or an array as its JSON text; anything else as it is."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "i":
+        return str(value.tolist())  # of whole numbers, that is their JSON
+    is_nested = hasattr(value, "__len__") and not isinstance(value, str)
+    return json.dumps(plain(value)) if is_nested else value
 
 
 PACKAGES = ("numpy", "pandas", "scipy", "simpy", "pyarrow", "pydantic", "altair")
