@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.grid import host_sharing
     from capplan.replica.assumptions import rests_on
     from capplan.replica.utilisation import utilisation_table
-    from capplan.results import conservation_table, grouped, headline, scaling_table
+    from capplan.results import conservation_table, grouped, scaling_table
     from capplan.results.breakers import breaker_table
     from capplan.simulation import simulate
     from capplan.slo import judge, promise_windows
@@ -51,7 +51,7 @@ def _run(args: argparse.Namespace) -> int:
         conservation = conservation_table(result, by=("request_class",)).to_dict("records")
         document = {
             "run_id": run_id,
-            **headline(result),
+            **result.figures,
             "books": conservation,
             "utilisation": utilisation_table(result),
             "groups": grouped(result),

@@ -60,18 +60,15 @@ def headline(result: RunResult, *, table: pd.DataFrame | None = None) -> dict[st
     requests = per_request(result) if table is None else table
     attempts = _with_seconds(result)
     whole = _figures(result, requests, attempts)
+    names = [c.name for c in result.scenario.classes]
     by_class = {
-        name: _figures(result, _of(requests, name), _of(attempts, name))
-        | {
-            "stable": system_stability(result, table=_of(requests, name)).stable,
-            "cost_usd_per_success": class_cost_usd_per_success(result, requests, name),
-        }
-        for name in (c.name for c in result.scenario.classes)
+        name: (whole if len(names) == 1 else _class_figures(result, requests, attempts, name))
+        | {"cost_usd_per_success": class_cost_usd_per_success(result, requests, name)}
+        for name in names
     }
     return {
         **whole,
         "duration_s": result.duration_s,
-        "stable": system_stability(result, table=requests).stable,
         "accelerator_busy_fraction": time_average(result, "busy_fraction"),
         "kv_usage": time_summary(result, "kv_usage_fraction"),
         **cache_figures(result, attempts),
@@ -92,6 +89,12 @@ def _with_seconds(result: RunResult) -> pd.DataFrame:
     seconds = pd.Series(accelerator_seconds(result), index=result.requests.index)
     # An assignment to a frame without rows would give it those of the series.
     return attempts.assign(accelerator_s=seconds.loc[attempts.index])
+
+
+def _class_figures(
+    result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame, name: str
+) -> dict[str, Any]:
+    return _figures(result, _of(requests, name), _of(attempts, name))
 
 
 def _of(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -147,6 +150,7 @@ def _figures(result: RunResult, requests: pd.DataFrame, attempts: pd.DataFrame) 
         "double_queued_fraction": _mean(double_queued(waits)),
         "double_queued": waited_twice(attempts, waits),
         "samples": samples(requests, attempts),
+        "stable": system_stability(result, table=requests).stable,
     }
 
 

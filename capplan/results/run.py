@@ -60,6 +60,7 @@ class RunResult(Displayed):
     wall_s: float = math.nan
     versions: Mapping[str, str] = field(default_factory=dict)
     """What the replicas in service report at the end, by pool; absent = not known."""
+    _figures: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_columns(self.requests, names(REQUESTS), where="requests")
@@ -78,18 +79,25 @@ class RunResult(Displayed):
         first = self.requests.groupby("request_id", sort=False, observed=True)["intended_start_s"]
         return self.requests[first.transform("min") >= self.judged_from_s]
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Return the :func:`headline` figures, computed once."""
+        if not self._figures:
+            self._figures.update(headline(self))
+        return self._figures
+
     def table(self) -> pd.DataFrame:
         """Return how the requests of each class and of all ended, and how long they took.
 
         Latencies count a failure as infinite.
         """
-        figures = headline(self)
+        figures = self.figures
         classes = figures["by_class"] if len(figures["by_class"]) > 1 else {}
         return pd.DataFrame([_row(name, own) for name, own in {**classes, "all": figures}.items()])
 
     def summary(self) -> str:
         """Return how the requests ended, and the wasted computing and double waits."""
-        figures = headline(self)
+        figures = self.figures
         ends = [f"{n:,} {name.replace('_', ' ')}" for name, n in figures["outcomes"].items() if n]
         degraded = figures["degraded"]
         return (
@@ -145,7 +153,7 @@ class RunResult(Displayed):
 
     def acted(self) -> str:
         """Return what acted by itself, in sentences: breakers, degraded answers, autoscalers."""
-        parts, figures = [], headline(self)
+        parts, figures = [], self.figures
         if self.scenario.breakers:
             opened = sorted({rule for (rule, _), spans in open_spans(self).items() if spans})
             of = counted(len(self.scenario.breakers), "breaker")
