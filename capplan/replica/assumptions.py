@@ -28,7 +28,8 @@ COMPARED_ON = ("h100", "rtx4090")
 one H100 and with Llama-3.1-8B on one RTX 4090, 16 bits."""
 EXPERTS_APART = (-0.12, 0.15)
 """Range of measured kernels (``silicon``) over the roofline, minus 1, in prefills of 512 to 8,192
-tokens of Mixtral-8x7B, Qwen3-30B-A3B, Qwen3-235B-A22B and DeepSeek-V3 on 1 to 8 H100 or H200. Source: both laws, aiconfigurator-core 0.12; ``tests/replica/test_assumptions.py``."""
+tokens of Mixtral-8x7B, Qwen3-30B-A3B, Qwen3-235B-A22B and DeepSeek-V3 on 1 to 8 H100 or H200.
+Source: both laws, aiconfigurator-core 0.12; ``tests/replica/test_assumptions.py``."""
 
 
 def rests_on(scenario: Scenario) -> list[str]:
