@@ -39,6 +39,8 @@ class Attention:
     """Whether KV outside the window is never read again."""
     number_bytes: float | None = None
     """Bytes of each number; None = those of the type of the KV."""
+    divided: bool = True
+    """Whether accelerators divide its heads; else each computes all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +165,19 @@ def _grouped(model: Model, kv_heads: int, width: int, *, layers: int) -> Attenti
 
 
 def _latent(model: Model) -> Attention:
+    """Return MLA; what an indexer chose is attended to in the compressed space in prefills too.
+
+    Source: vLLM, ``v1/attention/backends/mla/flashmla_sparse.py``, 2025.
+    """
     heads, rope = model.num_attention_heads, model.qk_rope_head_dim
+    compressed = 2.0 * heads * (2 * model.kv_lora_rank + rope)
+    widened = 2.0 * heads * (model.qk_nope_head_dim + rope + model.v_head_dim)
     return Attention(
         layers=model.num_hidden_layers,
         kv_heads=0,
         kv_numbers=model.kv_lora_rank + rope,
-        prefill_flop=2.0 * heads * (model.qk_nope_head_dim + rope + model.v_head_dim),
-        decode_flop=2.0 * heads * (2 * model.kv_lora_rank + rope),
+        prefill_flop=compressed if model.index_layers else widened,
+        decode_flop=compressed,
         window_tokens=model.index_topk or math.inf,
     )
 
@@ -187,6 +195,7 @@ def _indexer(model: Model) -> Attention:
         prefill_flop=flop,
         decode_flop=flop,
         number_bytes=1.0,
+        divided=False,
     )
 
 

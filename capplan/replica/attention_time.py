@@ -53,17 +53,18 @@ def attention_time(
 
     ``bandwidth`` is that of one accelerator, ``flop_per_s`` that of all, as attention reaches them.
     """
-    parts = found.attentions()
+    parts, share = found.attentions(), pool.tensor_parallel
     whole = [part for part in parts if math.isinf(part.window_tokens)]
     bounded = [part for part in parts if not math.isinf(part.window_tokens)]
 
     def pair_s(some: Iterable[Attention]) -> float:
-        return sum(part.layers * part.prefill_flop for part in some) / flop_per_s
+        flop = sum(part.prefill_flop * _undivided(part, share) for part in some)
+        return flop / flop_per_s
 
     def context_s(some: Iterable[Attention]) -> float:
         return sum(_context_s(pool, found, part, bandwidth, flop_per_s) for part in some)
 
-    state_s = 2 * linear_state_bytes(found) / pool.tensor_parallel / bandwidth
+    state_s = 2 * linear_state_bytes(found) / share / bandwidth
     linear_s = found.linear_layers * _linear_flop(found) / flop_per_s
     return AttentionTime(
         per_prefill_token_s=pair_s(parts) * IDLE_PAIR_TOKENS + linear_s,
@@ -84,8 +85,14 @@ def _context_s(
     MLA attends in the compressed space, so one vector serves all heads: many FLOP for few bytes.
     Source: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.2.
     """
-    moved = token_bytes(found, part, dtype=pool.kv_dtype, tensor_parallel=pool.tensor_parallel)
-    return max(moved / bandwidth, part.layers * part.decode_flop / flop_per_s)
+    share = pool.tensor_parallel
+    moved = token_bytes(found, part, dtype=pool.kv_dtype, tensor_parallel=share)
+    return max(moved / bandwidth, part.decode_flop * _undivided(part, share) / flop_per_s)
+
+
+def _undivided(part: Attention, share: int) -> int:
+    """Return how often a layer's FLOP count, over all accelerators and layers that are alike."""
+    return part.layers * (1 if part.divided else share)
 
 
 def _linear_flop(found: Model) -> float:

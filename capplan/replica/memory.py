@@ -250,6 +250,23 @@ def sequence_state_bytes(
     return linear_state_bytes(found) * stage / tensor_parallel
 
 
+def context_reads(
+    found: Model, *, dtype: Dtype | None = None, tensor_parallel: int = 1
+) -> list[tuple[float, float]]:
+    """Return what decoding a token reads on one accelerator, of each kind of layers.
+
+    Bytes of KV of a token of context, and the most tokens that are read: the window, or as many as
+    sparse attention chooses.
+    """
+    return [
+        (
+            token_bytes(found, part, dtype=dtype, tensor_parallel=tensor_parallel),
+            part.window_tokens,
+        )
+        for part in found.attentions()
+    ]
+
+
 def token_bytes(
     found: Model, part: Attention, *, dtype: Dtype | None = None, tensor_parallel: int = 1
 ) -> float:

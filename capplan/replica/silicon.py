@@ -363,7 +363,13 @@ def kv_type(pool: Pool) -> str | None:
 
 
 def model_config(found: Model) -> dict[str, Any]:
-    """Return the model as a Hugging Face ``config.json`` of a family the database knows."""
+    """Return the model as a Hugging Face ``config.json`` of a family the database knows.
+
+    Raises :class:`DataError` for linear and for sparse attention, which no such family has.
+    """
+    if found.linear_layers or found.index_layers:
+        rule = "a model without linear or sparse attention for step times of kind silicon"
+        raise DataError(rule, field="model", value=found.name)
     config: dict[str, Any] = {
         "_name_or_path": found.name,
         "architectures": ["LlamaForCausalLM"],

@@ -28,7 +28,7 @@ from capplan.replica.compiled.step_laws import (
     ScaledStepTime,
     StepTime,
 )
-from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of, weight_bytes
+from capplan.replica.memory import accelerator_of, context_reads, model_of, weight_bytes
 from capplan.replica.roofline import active_parameters, roofline_step
 from capplan.scenario.batching import ServiceLaw
 from capplan.scenario.pools import Pool
@@ -152,13 +152,14 @@ def implied(pool: Pool, steps: StepTime) -> Implied:
         weights -= found.vocab_size * found.hidden_size * 2 / share
     unread = found.moe_layers * (found.num_experts - found.num_experts_per_tok)
     weights -= unread * expert_parameters(found) * BYTES[dtype] / share
-    kv = kv_bytes_per_token(found, dtype=pool.kv_dtype, tensor_parallel=share)
+    reads = context_reads(found, dtype=pool.kv_dtype, tensor_parallel=share)
+    kv = sum(each * max(min(most - PROBE_TOKENS, PROBE_TOKENS), 0.0) for each, most in reads)
     n, context = PROBE_SEQUENCES, PROBE_SEQUENCES * PROBE_TOKENS
     reading_s = steps.seconds(0, 0, n, 2 * context) - steps.seconds(0, 0, n, context)
     one, two = (steps.seconds(k * PROBE_TOKENS, 0, 0, 0) for k in (1, 2))
     flop = 2 * active_parameters(found) * PROBE_TOKENS / share
     return Implied(
         weights_bandwidth_fraction=weights / steps.seconds(0, 0, 1, 0) / bandwidth,
-        kv_bandwidth_fraction=kv * context / reading_s / bandwidth,
+        kv_bandwidth_fraction=n * kv / reading_s / bandwidth,
         compute_fraction=flop / (two - one) / device.flop_per_s(dtype),
     )

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.catalog import embedding_parameters
-from capplan.replica.memory import accelerator_of, kv_bytes_per_token, model_of, weight_bytes
+from capplan.replica.memory import accelerator_of, context_reads, model_of, weight_bytes
 from capplan.replica.roofline import active_parameters
 from capplan.results import RunResult
 from capplan.results.timelines import held_values, time_average
@@ -63,7 +63,8 @@ def _needed_s(pool: Pool, attempts: pd.DataFrame, steps: float) -> float:
     tokens = float((computed + made).sum() + attempts["wasted_tokens"].fillna(0).sum())
     flop = 2 * active_parameters(model) * tokens
     flop += embedding_parameters(model) * float(made.sum())
-    context = float((made * (done["prompt_tokens"] + made / 2)).sum())
+    contexts = (done["prompt_tokens"] + made / 2).to_numpy(float)
     read = steps * weight_bytes(model, dtype=pool.weight_dtype, tensor_parallel=share)
-    read += context * kv_bytes_per_token(model, dtype=pool.kv_dtype, tensor_parallel=share)
+    for each, most in context_reads(model, dtype=pool.kv_dtype, tensor_parallel=share):
+        read += each * float(made.to_numpy(float) @ np.minimum(contexts, most))
     return max(flop / share / device.flop_per_s(dtype), read / device.memory_bandwidth_bytes_per_s)

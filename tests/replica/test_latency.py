@@ -12,7 +12,7 @@ from capplan.catalog import model
 from capplan.replica.capacity import Mix, batch_rate_rps, replica_model
 from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.roofline import active_parameters
-from capplan.replica.step_time import batch_seconds, step_time
+from capplan.replica.step_time import batch_seconds, implied, step_time
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching, ServiceLaw
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import LinearStep, RooflineStep
@@ -72,6 +72,25 @@ MEASURED = [
 def test_roofline_is_within_a_seventh_of_measured_kernels(name, accelerator, tp, step, measured_ms):
     seconds = step_time(pool(name, accelerator, tp, async_scheduling=True)).seconds(*step)
     assert seconds * 1e3 == pytest.approx(measured_ms, rel=0.14)
+
+
+KINDS_OF_LAYERS = {
+    # Likewise, ms: decode of 16 x 1,024, 64 x 8,192 and 16 x 32,768 tokens, prefill of 8,192.
+    ("gpt-oss-20b", "H100", 1): (6.47, 11.6, 10.48, 109.1),
+    ("gpt-oss-120b", "H100", 2): (7.87, 16.27, 10.94, 124.5),
+    ("Qwen3.5-27B", "H200", 1): (17.14, 28.79, 24.74, 644.8),
+    ("Qwen3.5-35B-A3B", "H200", 1): (9.18, 19.33, 11.57, 112.9),
+    ("gemma-4-26B-A4B", "H200", 1): (9.95, 20.54, 12.65, 122.5),
+    ("Llama-4-Scout-17B-16E", "H200", 4): (11.05, 21.67, 14.7, 137.1),
+}
+STEPS = (decode(16, 1024), decode(64, 8192), decode(16, 32768), prefill(8192))
+
+
+@pytest.mark.parametrize("key", KINDS_OF_LAYERS)
+def test_windows_and_linear_attention_are_within_a_quarter_of_measured_kernels(key):
+    steps = step_time(pool(*key, async_scheduling=True))
+    found = [steps.seconds(*step) * 1e3 for step in STEPS]
+    assert found == pytest.approx(KINDS_OF_LAYERS[key], rel=0.25)
 
 
 def test_time_per_token_is_within_a_tenth_of_a_measured_server(shared_data):
@@ -216,6 +235,14 @@ def test_sparse_attention_reads_its_choice_and_the_keys_of_the_indexer():
     sparse, dense = (step_time(pool(f"DeepSeek-V3{name}", "H200", 8)) for name in (".2", ""))
     assert sparse.seconds(*decode(8, 2000)) > dense.seconds(*decode(8, 2000))
     assert sparse.seconds(*decode(8, 60_000)) < dense.seconds(*decode(8, 60_000))
+
+
+def test_what_a_law_implies_counts_what_context_adds_beyond_the_window():
+    for name, accelerator in (("gemma-3-27b-pt", "H100"), ("gpt-oss-20b", "H100")):
+        place = pool(name, accelerator)
+        found = implied(place, step_time(place))
+        assert found.kv_bandwidth_fraction == pytest.approx(0.9, abs=0.05), "as the law assumes"
+        assert found.plausible
 
 
 def test_tensor_parallel_divides_the_work_and_adds_the_all_reduce():
