@@ -42,7 +42,13 @@ def add(commands: Any) -> None:
         _validate,
         "Errors are shares of what was measured; positive is predicted too high.",
     )
-    check.add_argument("--measured", metavar="DIR|FILE", required=True, help=MEASURED)
+    check.add_argument(
+        "--measured",
+        metavar="DIR|FILE",
+        action="append",
+        required=True,
+        help=f"{MEASURED}; again for a repeat, to see what a measurement differs by from itself",
+    )
     check.add_argument(
         "--scenario", metavar="SCENARIO", help="what to simulate, in place of server.json's"
     )
@@ -86,7 +92,10 @@ def _validate(args: argparse.Namespace) -> int:
     from capplan.measured import read_measured
     from capplan.validation import validate
 
-    measured = read_measured(args.measured)
+    measured, *again = map(read_measured, args.measured)
+    if again[1:]:
+        rule = "one run, or two: the run and a repeat of it"
+        raise DataError(rule, field="--measured", value=len(args.measured))
     law, overhead_s, source = _asked(args, measured)
     scenario = None
     if args.scenario is not None:
@@ -103,6 +112,7 @@ def _validate(args: argparse.Namespace) -> int:
         step_time=law,
         request_overhead_s=overhead_s,
         source=source,
+        repeat=again[0] if again else None,
     )
     if args.json:
         print_json(found.to_json())
