@@ -15,8 +15,9 @@ from capplan.scenario.pools import Pool
 ALWAYS = ("replicas", "max_num_seqs", "max_num_batched_tokens", "max_batch_size")
 """Settings that are stated even at their default."""
 NO_SETTING = ("name", "owner", "model", "accelerator", "price_usd_per_accelerator_hour", "kind",
-              "cold_start_s", "overhead_s", "bytes", "step_time", "service", "lifecycle",
-              "model_load", "step_factors", "hf_config", "replicas_per_node")  # fmt: skip
+              "cold_start_s", "overhead_s", "overhead_per_in_flight_s", "bytes", "step_time",
+              "service", "lifecycle", "model_load", "step_factors", "hf_config",
+              "replicas_per_node")  # fmt: skip
 """Fields of gateway and pools that stand elsewhere in the decision, or describe and set nothing."""
 
 

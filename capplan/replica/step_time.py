@@ -3,13 +3,21 @@
 Every source answers one question (:class:`StepTime`): how long does a step take that prefills so
 many tokens and decodes so many sequences with so much context?
 
-*Calibrated*: another source, its terms scaled to a measured server by three numbers and a constant:
+*Calibrated*: another source, its terms scaled to a measured server by up to six numbers:
 
 - ``dense_scale``: matrix products and whatever else a decode step does for any context, that is
   reading the weights at small batches and computing at large ones;
 - ``context_scale``: attention of the decode, that is reading the KV;
 - ``prefill_scale``: what a prefill adds, that is computing;
-- ``fixed_s``, added to each step.
+- ``fixed_s``, added to each step;
+- ``mixed_fraction``: by how much longer the decode's attention takes in a step that also prefills.
+  Its kernel then works in tiles of 64 or 128 query rows, of which a decoding sequence fills one for
+  each head, so it computes for many rows beside reading the KV. Against reading alone that is
+  ``rows × bandwidth / rate`` for any model of 16 bits: two thirds on H100 (128 rows). Measured: 0.9
+  on it, 0.4 on an RTX 4090 (64 rows; LLMServingSim, ``attention.csv``: steps against their parts);
+- ``tile_fraction``: the share of products that take whole tiles of 128 tokens
+  (``capplan.replica.compiled.step_laws.TILE_ROWS``), about an average of half a tile. Measured on
+  H100: a step with a prompt of 1,000 tokens jumps by 6 ms where decodes take it beyond 1,024.
 
 The shape stays that of the base, the larger of memory and compute or a table, so that a server
 measured with 20 sequences gives figures for 80: step times linear in the batch, fitted at 10 to 30
@@ -67,10 +75,22 @@ def _step_time(pool: Pool, law: StepTimeLaw) -> StepTime:
         from capplan.replica.silicon import silicon
 
         return silicon(pool, law)
-    return _calibrated(_step_time(pool, law.base), law)
+    return _calibrated(_step_time(pool, law.base), law, _narrow_tokens(pool))
 
 
-def _calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
+NARROW_ROWS = 64
+"""Query rows up to which attention keeps the tile of a step that only decodes.
+Source: vLLM's FlashAttention, ``hopper/heuristics.h`` (``use_one_mma_wg``: the longest chunk times
+the heads that share a KV head), 2026."""
+
+
+def _narrow_tokens(pool: Pool) -> float:
+    """Return the prefilled tokens of a step up to which decoding sequences attend as without."""
+    found = model_of(pool)
+    return NARROW_ROWS * found.num_key_value_heads / found.num_attention_heads
+
+
+def _calibrated(base: StepTime, law: CalibratedStep, narrow_tokens: float) -> StepTime:
     """Return the step time of a base with its terms scaled.
 
     A roofline stays one: weights, products of decoded tokens and element-wise kernels take
@@ -84,6 +104,8 @@ def _calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
             context_scale=law.context_scale,
             prefill_scale=law.prefill_scale,
             fixed_s=law.fixed_s,
+            mixed_fraction=law.mixed_fraction,
+            narrow_tokens=narrow_tokens,
         )
     dense, context, prefill = law.dense_scale, law.context_scale, law.prefill_scale
     return replace(
@@ -102,6 +124,9 @@ def _calibrated(base: StepTime, law: CalibratedStep) -> StepTime:
         per_context_token_s=base.per_context_token_s * context,
         per_window_pair_s=base.per_window_pair_s * prefill,
         per_window_token_s=base.per_window_token_s * context,
+        mixed_fraction=law.mixed_fraction,
+        narrow_tokens=narrow_tokens,
+        tile_fraction=law.tile_fraction,
     )
 
 

@@ -99,12 +99,17 @@ class CalibratedStep(Part):
     """Factor of a prefill."""
     fixed_s: Seconds = 0.0
     """Added to each step, s."""
+    mixed_fraction: NonNegative = 0.0
+    """By how much longer decoding sequences attend in a step that also prefills."""
+    tile_fraction: Fraction = 0.0
+    """Share of a roofline's products that take whole tiles of 128 tokens in steps of more than 256;
+    tables have their own."""
 
     def _broken(self) -> Iterator[str]:
-        scales = ("dense_scale", "context_scale", "prefill_scale", "fixed_s")
-        if not self.model_fields_set & set(scales):
+        own = [name for name in type(self).model_fields if name not in {"kind", "base"}]
+        if not self.model_fields_set & set(own):
             yield (
-                f"at least one of {', '.join(scales)}: without them, a calibrated step time is "
+                f"at least one of {', '.join(own)}: without them, a calibrated step time is "
                 "that of its base; capplan calibrate writes them"
             )
 

@@ -251,9 +251,11 @@ class GatewayHost:
         now_s = self._clock.now
         attempt.gateway_admitted_s = now_s
         attempt.place = "gateway"
-        if self._rules.overhead_s > 0:
+        rules = self._rules
+        work_s = rules.overhead_s + rules.overhead_per_in_flight_s * self.in_flight
+        if work_s > 0:
             self.busy_workers += self._workers < math.inf
-            self._clock.at(now_s + self._rules.overhead_s, Rank.ARRIVE, self._worked, attempt)
+            self._clock.at(now_s + work_s, Rank.ARRIVE, self._worked, attempt)
         else:
             self._pass_on(attempt)
 
@@ -362,7 +364,8 @@ def _flows(rules: Gateway) -> FlowLine | None:
 
 def _limits_more_than_load(rules: Gateway) -> bool:
     """Return whether a gateway limits more than the rate of all requests, concurrency and queue."""
-    load = {"rate_limits", "concurrency", "queue", "overhead_s", "overhead_fraction"}
+    load = {"rate_limits", "concurrency", "queue", "overhead_s", "overhead_fraction",
+            "overhead_per_in_flight_s"}  # fmt: skip
     others = set(Gateway.model_fields) - load - {"owner", "response_cache"}
     if any(getattr(rules, name) != getattr(Gateway(), name) for name in others):
         return True

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.replica.compiled.step_laws import RooflineStepTime, ScaledStepTime
+from capplan.replica.compiled.step_laws import (
+    LinearStepTime,
+    RooflineStepTime,
+    ScaledStepTime,
+)
 from capplan.replica.step_time import implied, step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
@@ -61,6 +65,40 @@ def test_a_scaled_roofline_stays_a_roofline():
     assert steps.per_pair_s == pytest.approx(1.3 * BASE.per_pair_s)
     assert steps.kernels_s == pytest.approx(1.1 * BASE.kernels_s + 1e-3)
     assert steps.host_s == BASE.host_s
+
+
+@pytest.mark.parametrize("base", [{"kind": "roofline"}, {"kind": "linear"}])
+def test_decoding_sequences_attend_longer_only_beside_a_prefill_of_more_rows_than_decode(base):
+    # Llama-3.1-8B: 4 heads share a KV head, so 16 tokens fill the 64 rows of a decode's tile.
+    laws = [CalibratedStep(context_scale=0.9, mixed_fraction=f) for f in (0.0, 0.5)]
+    if base["kind"] == "roofline":
+        plain, mixed = (step_time(pool(law)) for law in laws)
+    else:
+        scales = {"dense_scale": 1.0, "context_scale": 0.9, "prefill_scale": 1.0, "fixed_s": 0.0}
+        under = LinearStepTime(4e-3, 1e-5, 1e-5, 1e-8)
+        plain, mixed = (
+            ScaledStepTime(base=under, mixed_fraction=f, narrow_tokens=16.0, **scales)
+            for f in (0.0, 0.5)
+        )
+    for step in ((0, 0, 32, 1000), (16, 0, 32, 1000), (512, 0, 0, 0)):
+        assert at(mixed, step) == at(plain, step)
+    read_s = at(plain, (0, 0, 32, 2000)) - at(plain, (0, 0, 32, 1000))
+    for chunk in (17, 512):
+        more_s = [
+            at(mixed, (chunk, 0, 32, context)) - at(plain, (chunk, 0, 32, context))
+            for context in (1000, 2000)
+        ]
+        assert more_s[1] - more_s[0] == pytest.approx(0.5 * read_s)
+
+
+def test_a_step_jumps_where_its_tokens_start_another_tile_and_is_as_long_on_average():
+    whole = step_time(pool(CalibratedStep(tile_fraction=1.0)))
+    jump_s = at(whole, (1024, 0, 1, 1)) - at(whole, (1024, 0, 0, 0))
+    assert jump_s == pytest.approx(128 * BASE.per_prompt_token_s, rel=0.05)
+    tile = range(1025, 1153)
+    means = [sum(at(law, (n, 0, 0, 0)) for n in tile) / 128 for law in (whole, BASE)]
+    assert means[0] == pytest.approx(means[1], rel=0.005)
+    assert at(whole, (200, 0, 0, 0)) == at(BASE, (200, 0, 0, 0))
 
 
 def test_what_is_implied_of_a_roofline_is_its_own_efficiency():

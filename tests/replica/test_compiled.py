@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,8 @@ def mix(rng, *, per_prompt, empty):
 def table_laws():
     rng = np.random.default_rng(1)
     scales = {"dense_scale": 1.1, "context_scale": 0.9, "prefill_scale": 1.3, "fixed_s": 2e-3}
+    scales |= (beside := {"mixed_fraction": 0.7, "narrow_tokens": 16.0})
+    yield replace(LAWS["Llama-3.1-8B"], **beside, tile_fraction=0.6)
     plain = {
         name: getattr(LAWS["Llama-3.1-8B"], name)
         for name in ("per_prefill_token_s", "per_pair_s", "per_sequence_s", "per_context_token_s")
@@ -217,6 +220,7 @@ def test_numba_cache_dir_decides(folder):
 
 CALLER = """
 import sys
+from dataclasses import replace
 from capplan.replica.compiled.jit import compiled, is_compiled
 from callee import number
 

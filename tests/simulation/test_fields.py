@@ -98,6 +98,7 @@ CHANGES = {
             "response_cache": ({"lookup_s": 0.01}, "more cache answers"),
             "concurrency": (None, "less waiting gateway"),
             "overhead_s": (0.1, "more gateway overhead"),
+            "overhead_per_in_flight_s": (0.01, "more gateway overhead"),
             "overhead_fraction": (0.3, "more delivery time"),
             "overhead_concurrency": (1, "more busy_workers"),
             "accept": (ACCEPT, "more connections_per_caller"),

@@ -149,4 +149,4 @@ def step_seconds(  # noqa: PLR0917
     whole = decode
     if tokens != 0.0:
         whole = _base_seconds(law, numbers, tokens, pairs, sequences, context)
-    return scaled(law, sequences, bare, decode, whole)
+    return scaled(law, tokens, sequences, bare, decode, whole)

@@ -16,6 +16,16 @@ from typing import NamedTuple, Protocol
 
 THIRD = 1.0 / 3.0
 
+TILE_ROWS = 128.0
+"""Tokens of a step that large matrix products compute together; a started tile takes as long as a
+full one. Source: NVIDIA, "Matrix Multiplication Background User's Guide", 2023, section 3 (tile
+quantization); aiconfigurator-core 0.12, H100 and H200: products of 1,025 rows take 9 to 12 % longer
+than those of 1,024, nine tiles in place of eight."""
+
+TILED_FROM = 256.0
+"""Tokens of a step from which that counts. Source: likewise, rows of 128, 160 and 192 against one
+more: 2 to 4 % on H100; products of fewer rows use smaller tiles."""
+
 
 class StepTime(Protocol):
     """How long one step of a replica takes."""
@@ -104,6 +114,12 @@ class RooflineStepTime:
     """Chance that one token leaves a given expert untouched."""
     stages: float = 1.0
     """Of the pipeline."""
+    mixed_fraction: float = 0.0
+    """By how much longer a decoding sequence's attention takes in a step that also prefills."""
+    narrow_tokens: float = 0.0
+    """Prefilled tokens of a step up to which it does not."""
+    tile_fraction: float = 0.0
+    """Share of the products of a large step that take whole tiles of rows."""
 
     def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`.
@@ -121,11 +137,21 @@ class RooflineStepTime:
         tokens = prompt + sequences
         moved, grouped, chosen = self.weights_s, 0.0, 0.0
         computed = self.per_token_s * sequences + self.per_prompt_token_s * prompt
+        if self.tile_fraction and tokens > TILED_FROM:
+            empty = -(-tokens // TILE_ROWS) * TILE_ROWS - tokens - TILE_ROWS / 2.0
+            computed += self.tile_fraction * self.per_prompt_token_s * empty
         if self.experts_s:
             grouped = self.experts_fraction * computed
             computed -= grouped
             chosen = self.experts_s * (1.0 - self.untouched_fraction**tokens)
         head, read = self.head_per_token_s * sequences, self.head_weights_s
+        attention = self.per_sequence_s * sequences + self.per_context_token_s * context
+        if self.per_window_token_s:
+            window = self.window_tokens * sequences
+            seen = context if context < window else window
+            attention += self.per_window_token_s * seen
+        if prompt > self.narrow_tokens:
+            attention += self.mixed_fraction * attention
         busy: float = (
             self.kernels_s
             + (moved * moved * moved + computed * computed * computed) ** THIRD
@@ -134,13 +160,8 @@ class RooflineStepTime:
             + self.moved_per_token_s * tokens
             + self.per_prefill_token_s * prompt
             + self.per_pair_s * pairs
-            + self.per_sequence_s * sequences
-            + self.per_context_token_s * context
+            + attention
         )
-        if self.per_window_token_s:
-            window = self.window_tokens * sequences
-            seen = context if context < window else window
-            busy += self.per_window_token_s * seen
         if self.per_window_pair_s and prompt > 0.0:
             seen, window = pairs / prompt, self.window_tokens
             if 2.0 * seen > window:
@@ -332,6 +353,9 @@ class ScaledStepTime:
     context_scale: float
     prefill_scale: float
     fixed_s: float
+    mixed_fraction: float = 0.0
+    """As of :class:`RooflineStepTime`, with the next."""
+    narrow_tokens: float = 0.0
 
     def seconds(self, tokens: float, pairs: float, sequences: float, context: float) -> float:
         """Return the duration of a step, s; see :meth:`StepTime.seconds`."""
@@ -341,20 +365,26 @@ class ScaledStepTime:
         whole_s = decode_s
         if tokens:
             whole_s = base(tokens, pairs, sequences, context)
-        return scaled(self, sequences, bare_s, decode_s, whole_s)
+        return scaled(self, tokens, sequences, bare_s, decode_s, whole_s)
 
 
-def scaled(
-    scales: ScaledStepTime, sequences: float, bare_s: float, decode_s: float, whole_s: float
+def scaled(  # noqa: PLR0917
+    scales: ScaledStepTime,
+    tokens: float,
+    sequences: float,
+    bare_s: float,
+    decode_s: float,
+    whole_s: float,
 ) -> float:
-    """Return the scaled duration of a step that decodes so many sequences, s.
+    """Return the scaled duration of a step of so many prefilled tokens and decoding sequences, s.
 
     ``whole_s`` is the duration of its base, ``decode_s`` without the prefill, ``bare_s`` also
     without context.
     """
     scale = scales.prefill_scale if sequences else scales.dense_scale
+    attention_s = scales.context_scale * (decode_s - bare_s)
+    if tokens > scales.narrow_tokens:
+        attention_s += scales.mixed_fraction * attention_s
     return (
-        scales.fixed_s
-        + (scales.dense_scale * bare_s + scales.context_scale * (decode_s - bare_s))
-        + scale * (whole_s - decode_s)
+        scales.fixed_s + (scales.dense_scale * bare_s + attention_s) + scale * (whole_s - decode_s)
     )

@@ -107,6 +107,7 @@ def plain_gateways():
             "concurrency": maybe() | st.integers(1, 10),
             "queue": queues(),
             "overhead_s": st.sampled_from([0.0, 0.02]),
+            "overhead_per_in_flight_s": st.sampled_from([0.0, 0.002]),
             "overhead_fraction": st.sampled_from([0.0, 0.2]),
         }
     )
