@@ -25,6 +25,7 @@ _HOME = {
     "service_time": "capplan.budget",
     "RunResult": "capplan.results",
     "simulate": "capplan.simulation",
+    "measure": "capplan.live",
     "read_measured": "capplan.measured",
     "calibrate": "capplan.calibration",
     "validate": "capplan.validation",

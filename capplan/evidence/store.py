@@ -97,6 +97,7 @@ def inputs_of(result: RunResult) -> Inputs:
         seed=result.seed,
         replication=result.replication,
         backend=result.backend,
+        asked={} if result.client is None else result.client.identity(),
     )
 
 
@@ -108,6 +109,7 @@ def result_tables(result: RunResult) -> dict[str, pd.DataFrame]:
         "requests": result.requests,
         "timeline": result.timeline,
         "books": conservation_table(result),
+        **({} if result.client is None else {"exchanges": result.client.exchanges}),
     }
 
 

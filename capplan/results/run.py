@@ -13,6 +13,7 @@ import pandas as pd
 from capplan.display import Displayed
 from capplan.formatting import counted, format_value, in_layer, listed
 from capplan.results.breakers import open_spans, rule_at
+from capplan.results.client_record import ClientRecord
 from capplan.results.conservation import conservation_table
 from capplan.results.groups import BY, grouped, least_good
 from capplan.results.headline import headline
@@ -60,6 +61,8 @@ class RunResult(Displayed):
     wall_s: float = math.nan
     versions: Mapping[str, str] = field(default_factory=dict)
     """What the replicas in service report at the end, by pool; absent = not known."""
+    client: ClientRecord | None = None
+    """The load client of a measured run; None of a simulated one."""
     _figures: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -140,7 +140,7 @@ class _Run:
         self._draws = partial(stream, seed, replication)
         self.clock = Clock()
         self.last_arrival_s = float(trace.frame["arrival_s"].iloc[-1])
-        self.sent_until_s = _sent_until_s(trace)
+        self.sent_until_s = sent_until_s(trace)
         self.until_s = self.sent_until_s + scenario.drain_s
         self._connections = Connections(scenario.network)
         self.callers = self._new_callers()
@@ -298,7 +298,7 @@ class _Run:
         return not all(pool.idle for pool in self.pools.values())
 
 
-def _sent_until_s(trace: Trace) -> float:
+def sent_until_s(trace: Trace) -> float:
     """Return when callers stop sending: in a closed loop at the window's end, inf without one."""
     if not is_closed(trace):
         return float(trace.frame["arrival_s"].iloc[-1])

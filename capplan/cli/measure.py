@@ -1,0 +1,99 @@
+"""``capplan measure``: one run of a scenario against a real server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from capplan.cli.output import checked, print_assumed, print_json, print_stored
+from capplan.cli.parsing import Parser, add_command, scenario_of
+
+NOTES = """\
+The callers of the scenario send its requests to a server that speaks OpenAI's protocol (vLLM,
+SGLang, TGI, llama.cpp, TensorRT-LLM). What the server does not show is unknown. Ctrl-C stops
+sending, waits for what is in flight, and keeps what was measured, marked as partial."""
+
+
+def add(commands: Any) -> None:
+    """Offer the command."""
+    parser = add_command(
+        commands, "measure", "measure one run of a scenario on a real server", _run, NOTES
+    )
+    parser.offer("scenario", "--set", "--trace", "--seed", "--out", "--check", "--json")
+    add_target(parser)
+
+
+def add_target(parser: Parser) -> None:
+    """Add the options that name a server."""
+    parser.add_argument("--url", required=True, metavar="URL", help="of the server, without a path")
+    parser.add_argument(
+        "--api",
+        default="completions",
+        metavar="completions|chat",
+        help="what the server is asked for (completions)",
+    )
+    parser.add_argument("--model", metavar="NAME", help="the model's name at the server")
+    parser.add_argument(
+        "--key-variable", metavar="NAME", help="the environment variable that holds the API key"
+    )
+    parser.add_argument(
+        "--extra",
+        metavar="JSON",
+        help='fields added to each request ({"ignore_eos": true}); {} adds none',
+    )
+    parser.add_argument(
+        "--yes-this-is-my-server",
+        dest="confirmed",
+        action="store_true",
+        help="load a server that is neither on loopback nor in a private network",
+    )
+
+
+def target_of(args: argparse.Namespace) -> Any:
+    """Return the :class:`capplan.live.Target` that the options name."""
+    import json
+
+    from capplan.live import Target
+    from capplan.schema import DataError
+
+    named: dict[str, Any] = {}
+    if args.extra is not None:
+        try:
+            named["extra"] = json.loads(args.extra)
+        except ValueError as err:
+            raise DataError("a JSON object", field="--extra", value=args.extra) from err
+        if not isinstance(named["extra"], dict):
+            raise DataError("a JSON object", field="--extra", value=args.extra)
+    return Target(
+        url=args.url, api=args.api, model=args.model, key_variable=args.key_variable, **named
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    scenario = scenario_of(args)
+    target = target_of(args)
+
+    from capplan.encoding import plain
+    from capplan.evidence import write_run
+    from capplan.evidence.store import inputs_of
+    from capplan.live import measure
+    from capplan.results import headline
+    from capplan.slo import judge
+    from capplan.traffic.draw import draw
+
+    trace = draw(scenario, seed=args.seed)
+    result = measure(scenario, target, trace=trace, seed=args.seed, confirmed=args.confirmed)
+    verdict = judge(result, scenario)
+    run_id = inputs_of(result).run_id
+    if args.out is not None:
+        write_run(result, verdict, args.out)
+    if args.json:
+        figures = {"run_id": run_id, **headline(result), "client": result.client}
+        print_json(plain({**figures, "verdict": verdict, "assumed": list(trace.notes)}))
+    else:
+        sys.stdout.write(f"run {run_id}: {result.as_text()}\nclient: {result.client}\n")
+        sys.stdout.write(f"verdict: {verdict.as_text()}\n")
+        print_assumed(trace.notes)
+        print_stored(args.out)
+    return checked(verdict.outcome, check=args.check)
