@@ -27,6 +27,8 @@ please available copyright
 """Common English words; those that are one token to the server are used."""
 LEAST_WORDS = 8
 """With fewer words prompts would look alike."""
+PROBE_WORDS = 16
+"""Words of the message that shows what a chat template adds."""
 ASKS: tuple[Mapping[str, str], ...] = ({"prompt": ""}, {"content": ""}, {"inputs": ""})
 """The fields in which servers expect a text at ``/tokenize``: vLLM and SGLang, llama.cpp, TGI."""
 
@@ -74,17 +76,37 @@ async def vocabulary(target: Target) -> Vocabulary:
     """
     async with aiohttp.ClientSession(headers=target.all_headers()) as session:
         ask = await _way_to_ask(session, target)
-        alone = len(await _tokens(session, target, ask, ""))
+        alone = len(await _asked(session, target, {ask: ""}))
         found: list[tuple[str, int]] = []
         for word in CANDIDATES.split():
             text = f" {word}"
-            ids = await _tokens(session, target, ask, text * 3)
+            ids = await _asked(session, target, {ask: text * 3})
             if len(ids) == alone + 3 and len(set(ids[-3:])) == 1:
                 found.append((text, ids[-1]))
-    if len(found) < LEAST_WORDS:
-        rule = f"a tokenizer that makes one token of at least {LEAST_WORDS} common words"
-        raise DataError(rule, where=target.url, field="/tokenize", value=len(found))
-    return Vocabulary(tuple(text for text, _ in found), np.array([i for _, i in found]))
+        if len(found) < LEAST_WORDS:
+            rule = f"a tokenizer that makes one token of at least {LEAST_WORDS} common words"
+            raise DataError(rule, where=target.url, field="/tokenize", value=len(found))
+        around = await _around(session, target, found[0][0]) if target.api == "chat" else 0
+    return Vocabulary(
+        texts=tuple(text for text, _ in found),
+        ids=np.array([number for _, number in found]),
+        around=around,
+    )
+
+
+async def _around(session: aiohttp.ClientSession, target: Target, word: str) -> int:
+    """Return the tokens of a prompt that are not of its message, as the server counts them."""
+    message = {"role": "user", "content": word * PROBE_WORDS}
+    body = {**target.extra, "messages": [message], "max_tokens": 1}
+    if target.model is not None:
+        body["model"] = target.model
+    async with session.post(target.address, json=body) as response:
+        answer = await response.json(content_type=None)
+    try:
+        return int(answer["usage"]["prompt_tokens"]) - PROBE_WORDS
+    except (KeyError, TypeError) as err:
+        rule = "an answer with usage.prompt_tokens"
+        raise DataError(rule, where=target.address, value=answer) from err
 
 
 async def _way_to_ask(session: aiohttp.ClientSession, target: Target) -> str:
@@ -93,12 +115,6 @@ async def _way_to_ask(session: aiohttp.ClientSession, target: Target) -> str:
         if await _asked(session, target, {name: "the"}):
             return name
     raise DataError("a server with /tokenize", where=target.url, value="no list of tokens")
-
-
-async def _tokens(
-    session: aiohttp.ClientSession, target: Target, name: str, text: str
-) -> list[int]:
-    return await _asked(session, target, {name: text})
 
 
 async def _asked(

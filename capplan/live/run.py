@@ -21,6 +21,7 @@ from capplan.live.exchange import Client, Exchange
 from capplan.live.prompts import Vocabulary, vocabulary
 from capplan.live.server import MeasuredServer
 from capplan.live.target import Target
+from capplan.live.telemetry import Telemetry
 from capplan.progress import work
 from capplan.results import RunResult
 from capplan.results.client_record import ClientRecord
@@ -146,6 +147,7 @@ class _LiveRun:
         fresh = scenario.network.connections == "fresh"
         client = Client(target, read_s=self.clock.read, fresh=fresh)
         self.server = MeasuredServer(target, client, words, callers=self.callers, clock=self.clock)
+        self._telemetry = Telemetry(target, self.clock.read)
         self._sampler = timeline.Sampler(
             [
                 *timeline.gauge_probes("caller", "", self.callers.gauges()),
@@ -172,7 +174,11 @@ class _LiveRun:
         until_s = self._sent_until_s + drain_s
         span_s = max(self._sent_until_s, 1e-9)
         with _on_interrupt(self._interrupt), work("", reading=lambda: self.clock.read() / span_s):
-            self.duration_s = await self.clock.play(self._busy, until_s)
+            scraping = asyncio.create_task(self._telemetry.run())
+            try:
+                self.duration_s = await self.clock.play(self._busy, until_s)
+            finally:
+                scraping.cancel()
         self._cpu_s = time.process_time() - self._cpu_s
         self._wall_s = time.perf_counter() - self._wall_s
 
@@ -193,7 +199,7 @@ class _LiveRun:
             scenario=self._scenario,
             trace=self._trace,
             requests=requests,
-            timeline=self._sampler.frame(),
+            timeline=self._timeline(),
             seed=self._seed,
             duration_s=self.duration_s,
             backend="live",
@@ -208,6 +214,14 @@ class _LiveRun:
                 partial=self.interrupted,
             ),
         )
+
+    def _timeline(self) -> pd.DataFrame:
+        """Return what the client saw, and the metrics of the server if there is one pool."""
+        seen = self._sampler.frame()
+        if len(self._scenario.pools) > 1:
+            return seen
+        scraped = self._telemetry.frame(f"{self._scenario.pools[0].name}-0")
+        return pd.concat([seen, scraped.astype(seen.dtypes)], ignore_index=True)
 
 
 @contextmanager

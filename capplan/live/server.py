@@ -93,13 +93,8 @@ class MeasuredServer:
 
     def _body(self, attempt: Attempt) -> dict[str, Any]:
         request, target = attempt.request, self._target
-        as_text = target.api == "chat"
-        prompt = self._words.prompt(request, as_text=as_text)
-        said = (
-            {"messages": [{"role": "user", "content": prompt}]} if as_text else {"prompt": prompt}
-        )
         body: dict[str, Any] = {
-            **said,
+            **self._words.asked(request, target.api),
             "max_tokens": request.output_tokens,
             "stream": request.streaming,
             **target.extra,

@@ -33,7 +33,7 @@ async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             elif path == "/state":
                 whole(writer, state)
             else:
-                await answer(body, reader, writer)
+                await answer(head, body, reader, writer)
             await writer.drain()
     writer.close()
 
@@ -47,8 +47,12 @@ def whole(writer: asyncio.StreamWriter, data: object, *, status: int = 200, head
     )
 
 
-async def answer(body: dict, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer(
+    head: str, body: dict, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     how = body.get("mock", {})
+    if how.get("need_key") and "Bearer secret-4711" not in head:
+        how = {"status": 401}
     if status := how.get("status"):
         head = f"Retry-After: {how['retry_after']}\r\n" if "retry_after" in how else ""
         whole(writer, {"error": {"message": "no", "code": status}}, status=status, head=head)

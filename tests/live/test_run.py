@@ -1,12 +1,22 @@
 """Measured runs against a server whose delays are known."""
 
+import json
 import math
+import signal
+import subprocess
+import sys
 import time
 
+import numpy as np
 import pytest
 
 import capplan as cp
+from capplan.cli import main
+from capplan.evidence import write_run
+from capplan.live import Target
+from capplan.live.prompts import Vocabulary
 from capplan.schema import DataError
+from capplan.simulation.attempt import Request
 
 
 def test_each_request_succeeds_with_its_exact_tokens(server, service) -> None:
@@ -127,3 +137,78 @@ def test_client_figures_count_every_attempt(server, service) -> None:
     assert figures["send_lag_s"]["p50"] < 0.1
     assert 0 < figures["cpu_fraction"] < math.inf
     assert not figures["partial"]
+
+
+def test_a_failed_scrape_is_a_gap(server, service) -> None:
+    result = cp.measure(service(), server.target())  # the mock server has no metrics
+    assert not (result.timeline["layer"] == "scheduler_queue").any()
+
+
+def test_a_key_reaches_the_server_and_no_record(server, service, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("THE_KEY", "secret-4711")
+    target = Target(url=server.url, key_variable="THE_KEY", extra={"mock": {"need_key": True}})
+    result = cp.measure(service(), target)
+    assert (result.requests["outcome"] == "succeeded").all()
+    write_run(result, cp.judge(result, result.scenario), tmp_path / "run")
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
+    assert b"secret-4711" not in kept
+
+
+def test_a_key_variable_that_is_not_set_is_named(server, service) -> None:
+    with pytest.raises(DataError, match="NO_SUCH_KEY"):
+        cp.measure(service(), Target(url=server.url, key_variable="NO_SUCH_KEY"))
+
+
+def test_shared_prefix_blocks_are_shared_words(server, service) -> None:
+    words = Vocabulary(texts=tuple("abcdefgh"), ids=np.arange(8))
+    first, second, third = (
+        Request(
+            row=row, request_id="", request_class="", tenant="", session="", priority=0,
+            streaming=True, deadline_s=1.0, size=1.0, prompt_tokens=40, output_tokens=1,
+            first_start_s=0.0, prefix_blocks=blocks, prefix_block_tokens=16,
+        )
+        for row, blocks in enumerate([(7, 8), (7, 9), (5, 9)])
+    )  # fmt: skip
+    one, two, three = (words.words(request) for request in (first, second, third))
+    assert len(one) == 40
+    assert (one[:16] == two[:16]).all()
+    assert (one[16:32] != two[16:32]).any()
+    assert (two[16:32] == three[16:32]).all()
+
+
+def test_the_command_keeps_a_partial_run_at_an_interrupt(server, tmp_path) -> None:
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(
+        "name: s\ntraffic: {duration_s: 60, shape: {kind: steady, rate_rps: 10}}\n"
+        "classes: [{name: chat, prompt_tokens: {kind: fixed, tokens: 50}}]\n"
+        "pools: [{name: llm, model: meta-llama/Llama-3.1-8B, accelerator: H100-SXM,"
+        " batching: {kind: continuous}}]\n"
+    )
+    command = ["measure", str(scenario), "--url", server.url, "--extra", "{}", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "capplan", *command, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    served = server.state()["served"]
+    while server.state()["served"] < served + 5:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert found["client"]["partial"]
+    assert 5 <= found["outcomes"]["succeeded"] < 200
+    assert (tmp_path / "out" / "exchanges.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--url", "ftp://x"], "url"),
+        (["--url", "http://127.0.0.1:9", "--api", "telepathy"], "api"),
+        (["--url", "http://127.0.0.1:9", "--extra", "[1]"], "--extra"),
+    ],
+)
+def test_a_wrong_option_is_named(options, named, capsys) -> None:
+    assert main(["measure", "benchmark", *options]) == 2
+    assert named in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""Measured runs against llama.cpp's server: its own counts, its queue, its freed slots."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import tiny_llama
+
+import capplan as cp
+from capplan.live import Target
+from capplan.live.telemetry import known_metrics
+
+SLOTS = 4
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run a server with 4 slots; give its URL and process id."""
+    model = folder / "model.gguf"
+    tiny_llama.write(model)
+    script, port = Path(__file__).with_name("llama_server.py"), free_port()
+    process = subprocess.Popen(
+        [sys.executable, script, model, str(port), str(SLOTS)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    yield f"http://127.0.0.1:{port}", process.pid
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Iterator[str]:
+    """Return the URL of a running server."""
+    with running(tmp_path_factory.mktemp("llama")) as (url, _):
+        yield url
+
+
+def metrics(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        return known_metrics(answer.read().decode())
+
+
+def until_idle(url: str) -> dict[str, float]:
+    """Return the metrics once nothing runs or waits."""
+    for _ in range(200):
+        found = metrics(url)
+        if not found["llamacpp:requests_processing"] + found["llamacpp:requests_deferred"]:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"a server without work, got {found}")
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_lengths_are_exact_and_the_counts_are_the_servers_own(llama, service, api) -> None:
+    before = metrics(llama)
+    result = cp.measure(service(rate_rps=10, duration_s=2.0), Target(url=llama, api=api))
+    grown = {name: value - before[name] for name, value in metrics(llama).items()}
+    requests = result.requests
+    assert (requests["outcome"] == "succeeded").all()
+    assert (requests["prompt_tokens"] == 50).all()
+    assert (requests["output_tokens"] == 10).all()
+    probe = 0 if api == "completions" else 1  # the request that shows the chat template
+    assert grown["llamacpp:tokens_predicted_total"] == requests["output_tokens"].sum() + probe
+
+
+def test_the_queue_of_the_server_is_on_the_timeline(llama, service) -> None:
+    scenario = service(rate_rps=60, duration_s=2.5, output_tokens={"kind": "fixed", "tokens": 200})
+    timeline = cp.measure(scenario, llama).timeline.set_index(["layer", "metric"])["value"]
+    assert timeline.loc["decode", "running"].max() == SLOTS
+    assert timeline.loc["scheduler_queue", "length"].max() > 0
+    until_idle(llama)
+
+
+def test_a_caller_that_leaves_frees_its_slot(llama, service) -> None:
+    tokens = 900
+    scenario = service(
+        rate_rps=10,
+        output_tokens={"kind": "fixed", "tokens": tokens},
+        promises={"deadline_s": 0.05},
+    )
+    before = metrics(llama)
+    requests = cp.measure(scenario, llama).requests
+    assert (requests["outcome"] == "timed_out").all()
+    after = until_idle(llama)
+    made = after["llamacpp:tokens_predicted_total"] - before["llamacpp:tokens_predicted_total"]
+    assert made < 0.5 * tokens * len(requests)
+
+
+def test_a_prompt_that_is_too_long_is_refused_for_good(llama, service) -> None:
+    scenario = service(
+        rate_rps=4,
+        prompt_tokens={"kind": "fixed", "tokens": 2000},
+        retry={"max_attempts": 3},
+    )
+    requests = cp.measure(scenario, llama).requests
+    assert set(requests["reason"]) == {"bad_request:400"}
+    assert (requests["attempt"] == 1).all()
+
+
+def test_a_server_that_is_killed_leaves_failed_requests_and_a_valid_result(
+    service, tmp_path
+) -> None:
+    scenario = service(rate_rps=10, duration_s=4.0, output_tokens={"kind": "fixed", "tokens": 400})
+    with running(tmp_path) as (url, process):
+        killer = threading.Timer(2.5, os.kill, (process, signal.SIGKILL))
+        killer.start()
+        requests = cp.measure(scenario, url).requests
+    failed = requests[requests["outcome"] == "failed"]
+    assert {"succeeded", "failed"} == set(requests["outcome"])
+    assert {"cut_off", "unreachable"} >= set(failed["reason"])
+    assert requests["request_id"].is_unique
