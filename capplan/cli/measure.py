@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import Any
 
+from capplan.cli.backend import add_target, target_of
 from capplan.cli.output import checked, print_assumed, print_json, print_stored
-from capplan.cli.parsing import Parser, add_command, scenario_of
+from capplan.cli.parsing import add_command, scenario_of
 
 NOTES = """\
 The callers of the scenario send its requests to a server that speaks OpenAI's protocol (vLLM,
@@ -21,53 +22,7 @@ def add(commands: Any) -> None:
         commands, "measure", "measure one run of a scenario on a real server", _run, NOTES
     )
     parser.offer("scenario", "--set", "--trace", "--seed", "--out", "--check", "--json")
-    add_target(parser)
-
-
-def add_target(parser: Parser) -> None:
-    """Add the options that name a server."""
-    parser.add_argument("--url", required=True, metavar="URL", help="of the server, without a path")
-    parser.add_argument(
-        "--api",
-        default="completions",
-        metavar="completions|chat",
-        help="what the server is asked for (completions)",
-    )
-    parser.add_argument("--model", metavar="NAME", help="the model's name at the server")
-    parser.add_argument(
-        "--key-variable", metavar="NAME", help="the environment variable that holds the API key"
-    )
-    parser.add_argument(
-        "--extra",
-        metavar="JSON",
-        help='fields added to each request ({"ignore_eos": true}); {} adds none',
-    )
-    parser.add_argument(
-        "--yes-this-is-my-server",
-        dest="confirmed",
-        action="store_true",
-        help="load a server that is neither on loopback nor in a private network",
-    )
-
-
-def target_of(args: argparse.Namespace) -> Any:
-    """Return the :class:`capplan.live.Target` that the options name."""
-    import json
-
-    from capplan.live import Target
-    from capplan.schema import DataError
-
-    named: dict[str, Any] = {}
-    if args.extra is not None:
-        try:
-            named["extra"] = json.loads(args.extra)
-        except ValueError as err:
-            raise DataError("a JSON object", field="--extra", value=args.extra) from err
-        if not isinstance(named["extra"], dict):
-            raise DataError("a JSON object", field="--extra", value=args.extra)
-    return Target(
-        url=args.url, api=args.api, model=args.model, key_variable=args.key_variable, **named
-    )
+    add_target(parser, required=True)
 
 
 def _run(args: argparse.Namespace) -> int:

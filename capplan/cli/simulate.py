@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from capplan.cli.backend import add_backend, backend_of
 from capplan.cli.output import checked, print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, scenario_of
 
@@ -19,9 +20,8 @@ def add(commands: Any) -> None:
         _run,
         "Latencies count a failure as infinite.",
     )
-    parser.offer(
-        "scenario", "--set", "--trace", "--seed", "--backend", "--out", "--check", "--json"
-    )
+    parser.offer("scenario", "--set", "--trace", "--seed", "--out", "--check", "--json")
+    add_backend(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -35,12 +35,11 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.replica.utilisation import utilisation_table
     from capplan.results import conservation_table, grouped, scaling_table
     from capplan.results.breakers import breaker_table
-    from capplan.simulation import simulate
     from capplan.slo import judge, promise_windows
     from capplan.traffic.draw import draw
 
     trace = draw(scenario, seed=args.seed)
-    result = simulate(scenario, trace=trace, seed=args.seed)
+    result = backend_of(args).run(scenario, trace=trace, seed=args.seed)
     verdict = judge(result, scenario)
     run_id = inputs_of(result).run_id
     assumed = [*trace.notes, *rests_on(scenario)]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from capplan.cli.backend import add_backend, backend_of
 from capplan.cli.output import checked, print_assumed, print_json, print_stored
 from capplan.cli.parsing import add_command, assignment, positive, scenario_of
 
@@ -16,7 +17,7 @@ def add(commands: Any) -> None:
     parser = add_command(
         commands,
         "sweep",
-        "simulate every combination of varied fields",
+        "run every combination of varied fields",
         _run,
         "Points share the drawn requests; one that cannot run is a row with its reason.",
     )
@@ -33,7 +34,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--replications", metavar="N", type=positive, default=1, help="runs of every point (1)"
     )
-    parser.offer("--jobs", "--backend", "--out", "--check", "--json", required="--out")
+    add_backend(parser)
+    parser.offer("--jobs", "--out", "--check", "--json", required="--out")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -42,7 +44,14 @@ def _run(args: argparse.Namespace) -> int:
 
     from capplan.grid import sweep
 
-    swept = sweep(scenario, vary, seed=args.seed, jobs=args.jobs, replications=args.replications)
+    swept = sweep(
+        scenario,
+        vary,
+        seed=args.seed,
+        jobs=args.jobs,
+        replications=args.replications,
+        backend=backend_of(args),
+    )
     record = swept.write(args.out)
     if args.json:
         tables = {"points": swept.frame, "by_class": swept.by_class}

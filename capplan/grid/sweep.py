@@ -28,7 +28,7 @@ from capplan.scenario.files import with_values
 from capplan.scenario.part import Affects
 from capplan.scenario.shapes import Steady
 from capplan.schema import DataError
-from capplan.simulation import simulate
+from capplan.simulation.backend import SIMULATION, Backend
 from capplan.slo import judge
 from capplan.traffic.draw import draw
 from capplan.workers import worker_pool
@@ -57,6 +57,7 @@ class Task:
     as_is: bool
     trace: Trace | None
     by_bucket: bool
+    backend: Backend
 
     @property
     def key(self) -> dict[str, Any]:
@@ -77,8 +78,9 @@ def sweep(
     replications: int = 1,
     trace: Trace | None = None,
     by_bucket: bool = False,
+    backend: Backend = SIMULATION,
 ) -> SweepResult:
-    """Simulate every combination of the varied fields and return their figures.
+    """Run every combination of the varied fields and return their figures.
 
     Parameters
     ----------
@@ -95,6 +97,8 @@ def sweep(
         a varied field affects the traffic.
     by_bucket
         Take the figures of each class and length bucket too.
+    backend
+        What runs the points: the simulation, or a real server, one run after the other.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def sweep(
     ValueError
         For an empty grid, or counts below 1.
     """
-    _check(vary, jobs=jobs, replications=replications)
+    _check(vary, jobs=jobs, replications=replications, backend=backend)
     shared: list[Trace | None] = [trace] * replications
     if trace is None and not _changes_trace(scenario, vary):
         shared = [draw(scenario, seed=seed, replication=r) for r in range(replications)]
@@ -120,14 +124,26 @@ def sweep(
             as_is=changed == scenario,
             trace=drawn,
             by_bucket=by_bucket,
+            backend=backend,
         )
         for index, (setting, changed, reason) in enumerate(points)
         for replication, drawn in enumerate(shared)
     ]
     answers = list(_answers(tasks, jobs))
-    asked = {"vary": {f: list(v) for f, v in vary.items()}, "replications": replications}
+    asked = {
+        "vary": {f: list(v) for f, v in vary.items()},
+        "replications": replications,
+        **backend.identity(),
+    }
     identity = None if shared[0] is None else TraceIdentity.of(shared[0])
-    inputs = Inputs(kind="sweep", scenario=scenario, seed=seed, trace=identity, asked=asked)
+    inputs = Inputs(
+        kind="sweep",
+        scenario=scenario,
+        seed=seed,
+        trace=identity,
+        backend=backend.name,
+        asked=asked,
+    )
     rows, classes, buckets, notes = ([row for part in parts for row in part]
                               for parts in zip(*answers, strict=True))  # fmt: skip
     return SweepResult(
@@ -139,7 +155,9 @@ def sweep(
     )
 
 
-def _check(vary: Mapping[str, Sequence[Any]], *, jobs: int, replications: int) -> None:
+def _check(
+    vary: Mapping[str, Sequence[Any]], *, jobs: int, replications: int, backend: Backend
+) -> None:
     empty = [field for field, values in vary.items() if not len(values)]
     if not vary or empty:
         msg = f"vary must name fields with at least one value each, got none for {empty or 'any'}"
@@ -147,6 +165,8 @@ def _check(vary: Mapping[str, Sequence[Any]], *, jobs: int, replications: int) -
     if min(jobs, replications) < 1:
         msg = f"jobs and replications must be at least 1, got {jobs} and {replications}"
         raise ValueError(msg)
+    if jobs > 1 and backend.name == "live":
+        raise ValueError(f"jobs must be 1 on a real server, got {jobs}")
 
 
 def _point(
@@ -210,7 +230,7 @@ def _answer(task: Task) -> Answer:
     """Return the row of one run, its rows by class and by bucket, and the notes of its trace."""
     start, reason = {**task.key, "as_is": task.as_is}, task.reason
     try:
-        result = None if task.scenario is None else _simulated(task, task.scenario)
+        result = None if task.scenario is None else _run(task, task.scenario)
     except DataError as err:
         result, reason = None, _reason(err)
     if result is None:
@@ -236,9 +256,9 @@ def _answer(task: Task) -> Answer:
     )
 
 
-def _simulated(task: Task, scenario: Scenario) -> RunResult:
+def _run(task: Task, scenario: Scenario) -> RunResult:
     trace = task.trace or draw(scenario, seed=task.seed, replication=task.replication)
-    return simulate(scenario, trace=trace, seed=task.seed, replication=task.replication)
+    return task.backend.run(scenario, trace=trace, seed=task.seed, replication=task.replication)
 
 
 def _latency_of_promise(verdict: Verdict) -> float:

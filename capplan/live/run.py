@@ -59,6 +59,7 @@ def measure(
     seed: int = 0,
     drain_s: float | None = None,
     confirmed: bool = False,
+    cold_start_s: float = math.nan,
 ) -> RunResult:
     """Return what happens to a trace on a real server: the request log and timeline of a run.
 
@@ -80,6 +81,8 @@ def measure(
         How long after the last arrival answers are waited for; None = ``scenario.drain_s``.
     confirmed
         Whether a server outside loopback and private networks may be loaded.
+    cold_start_s
+        How long the server took to start for this run, s; NaN = it was there.
 
     Raises :class:`capplan.schema.DataError` for a server that is not private without ``confirmed``,
     cannot be reached, or does not tell its tokens. An interrupt (Ctrl-C) stops sending, waits for
@@ -91,7 +94,11 @@ def measure(
         raise DataError(rule, field="url", value=target.url)
     trace = draw(scenario, seed=seed) if trace is None else trace
     wait_s = scenario.drain_s if drain_s is None else drain_s
-    return _outside_a_loop(lambda: _measured(scenario, target, trace, seed=seed, drain_s=wait_s))
+    return _outside_a_loop(
+        lambda: _measured(
+            scenario, target, trace, seed=seed, drain_s=wait_s, cold_start_s=cold_start_s
+        )
+    )
 
 
 def _outside_a_loop(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -105,7 +112,13 @@ def _outside_a_loop(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def _measured(
-    scenario: Scenario, target: Target, trace: Trace, *, seed: int, drain_s: float
+    scenario: Scenario,
+    target: Target,
+    trace: Trace,
+    *,
+    seed: int,
+    drain_s: float,
+    cold_start_s: float,
 ) -> RunResult:
     words = await vocabulary(target)
     run = _LiveRun(scenario, target, trace, words, seed=seed)
@@ -113,7 +126,7 @@ async def _measured(
         await run.play(drain_s)
     finally:
         await run.server.close()
-    return run.result()
+    return run.result(cold_start_s)
 
 
 class _LiveRun:
@@ -191,7 +204,7 @@ class _LiveRun:
             self.clock.stop()
         self.interrupted = True
 
-    def result(self) -> RunResult:
+    def result(self, cold_start_s: float) -> RunResult:
         """Return the run as a result, with what the client saw beside it."""
         exchanges = exchange_table(self.server.exchanges)
         requests = _as_seen(self.callers.log.frame(), exchanges)
@@ -212,6 +225,7 @@ class _LiveRun:
                 target=self._target.identity(),
                 started=self._started,
                 partial=self.interrupted,
+                cold_start_s=cold_start_s,
             ),
         )
 

@@ -42,8 +42,9 @@ class Repetition:
     def note(self) -> str:
         """Return the evidence in a sentence."""
         return (
-            f"Prompt lengths repeat every {self.round} requests ({100 * self.match_fraction:.1f} % of rows "
-            f"equal the row {self.round} before, {100 * self.chance_fraction:.1f} % at other distances): "
+            f"Prompt lengths repeat every {self.round} requests ({100 * self.match_fraction:.1f} % "
+            f"of rows equal the row {self.round} before, {100 * self.chance_fraction:.1f} % at "
+            "other distances): "
             "the same prompts were sent again, and a prefix cache holds them."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +32,8 @@ class ClientRecord:
         When the run began, UTC.
     partial
         Whether the run was interrupted.
+    cold_start_s
+        How long the server took until it answered, where it was started for the run; else NaN.
     """
 
     exchanges: pd.DataFrame
@@ -40,6 +43,7 @@ class ClientRecord:
     target: Mapping[str, str | None]
     started: datetime
     partial: bool = False
+    cold_start_s: float = math.nan
 
     @property
     def send_lag_s(self) -> pd.Series[float]:
@@ -68,5 +72,6 @@ class ClientRecord:
             "send_lag_s": {f"p{100 * q:.0f}": quantile(lag_s, q) for q in (0.5, 0.99)},
             "cpu_fraction": self.cpu_fraction,
             "partial": self.partial,
+            "cold_start_s": self.cold_start_s,
             **self.identity(),
         }
