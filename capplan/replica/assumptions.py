@@ -10,6 +10,7 @@ from capplan.bundled import data_path
 from capplan.catalog import BYTES
 from capplan.catalog.engines import DEFAULTS_SOURCE
 from capplan.formatting import format_value, listed
+from capplan.replica.family_errors import family_errors
 from capplan.replica.memory import SIXTEEN_BITS, model_of
 from capplan.replica.memory_plan import OUTSIDE, is_compared
 from capplan.scenario import Scenario
@@ -26,10 +27,6 @@ FIGURES: Mapping[tuple[str, str], str] = {
 COMPARED_ON = ("h100", "rtx4090")
 """Accelerators of the measured runs. Source: ``data/validation/README.md``: vLLM with Llama-2-7B on
 one H100 and with Llama-3.1-8B on one RTX 4090, 16 bits."""
-EXPERTS_APART = (-0.12, 0.15)
-"""Range of measured kernels (``silicon``) over the roofline, minus 1, in prefills of 512 to 8,192
-tokens of Mixtral-8x7B, Qwen3-30B-A3B, Qwen3-235B-A22B and DeepSeek-V3 on 1 to 8 H100 or H200.
-Source: both laws, aiconfigurator-core 0.12; ``tests/replica/test_assumptions.py``."""
 
 
 def rests_on(scenario: Scenario) -> list[str]:
@@ -78,7 +75,8 @@ def _error(pool: Pool, law: StepTime) -> str:
     unlike = _unlike(pool)
     if not unlike:
         return f"on five measured runs {within}"
-    return f"not compared with a server of this kind ({'; '.join(unlike)})"
+    unknown = f"not compared with a server of this kind ({'; '.join(unlike)})"
+    return "; ".join([unknown, *map(str, family_errors(pool))])
 
 
 def _unlike(pool: Pool) -> list[str]:
@@ -86,10 +84,8 @@ def _unlike(pool: Pool) -> list[str]:
     if pool.models:
         return ["several models"]
     model, device = model_of(pool), pool.accelerator or ""
-    low, high = (f"{100 * abs(share):.0f} %" for share in EXPERTS_APART)
     found = {
-        f"a model of experts: prefills by measured kernels are {low} shorter to {high} longer than "
-        "the roofline's": model.num_experts,
+        "a model of experts": model.num_experts,
         "weights below 16 bits": BYTES[pool.weight_dtype or model.served_dtype] < SIXTEEN_BITS,
         f"{pool.accelerators_per_replica} accelerators a replica": (
             pool.accelerators_per_replica > 1

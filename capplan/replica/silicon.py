@@ -98,13 +98,28 @@ def silicon(pool: Pool, law: SiliconStep) -> TableStepTime:
     Raises :class:`DataError` if the extra is not installed, or the database does not know the
     model, accelerator or engine.
     """
+    return TableStepTime(
+        host_s=law.overhead_s,
+        host_per_sequence_s=law.per_sequence_s,
+        mix=_table(json.dumps(_asked(pool, law), sort_keys=True)),
+        host_hidden=hides_host(pool),
+    )
+
+
+def database_seconds(pool: Pool, law: SiliconStep, points: Iterable[Point]) -> list[float]:
+    """Return the seconds of single steps, from the database itself; raises as :func:`silicon`."""
+    return _ask(_asked(pool, law), points)
+
+
+def _asked(pool: Pool, law: SiliconStep) -> dict[str, Any]:
+    """Return what the database is asked for."""
     one_stage(pool, "silicon")
     device = accelerator_of(pool).name
     if device not in SYSTEMS:
         known = ", ".join(sorted(SYSTEMS))
         raise DataError(f"one of {known} for step times of kind silicon",
                         where=f"pool {pool.name}", field="accelerator", value=device)  # fmt: skip
-    asked = {
+    return {
         "form": FORM,
         "package": _version(),
         "model": model_config(model_of(pool)),
@@ -116,12 +131,6 @@ def silicon(pool: Pool, law: SiliconStep) -> TableStepTime:
         "experts": experts_type(pool),
         "kv": kv_type(pool),
     }
-    return TableStepTime(
-        host_s=law.overhead_s,
-        host_per_sequence_s=law.per_sequence_s,
-        mix=_table(json.dumps(asked, sort_keys=True)),
-        host_hidden=hides_host(pool),
-    )
 
 
 @lru_cache(maxsize=64)
@@ -160,7 +169,7 @@ def _sampled(asked: str) -> list[float]:
             return [float(seconds) for seconds in kept["seconds"]]
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    seconds = _ask(json.loads(asked))
+    seconds = _ask(json.loads(asked), _points())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}")
@@ -177,7 +186,7 @@ def _cache_file(asked: str) -> Path:
     return root / "capplan" / "silicon" / f"{name}.json"
 
 
-def _ask(asked: dict[str, Any]) -> list[float]:
+def _ask(asked: dict[str, Any], points: Iterable[Point]) -> list[float]:
     with TemporaryDirectory() as folder, _quiet():
         Path(folder, "config.json").write_text(json.dumps(asked["model"]), encoding="utf-8")
         try:
@@ -185,7 +194,7 @@ def _ask(asked: dict[str, Any]) -> list[float]:
 
             model = RustForwardPassPerfModel.from_native(engine_config(asked, folder))
             excess = _excess(asked, folder)
-            return [_seconds(model, point) - excess(point) for point in _points()]
+            return [_seconds(model, point) - excess(point) for point in points]
         except (ValueError, RuntimeError, KeyError) as err:
             cause = " ".join(str(err).split()).replace(folder, asked["model"]["_name_or_path"])
             rule = f"a model, accelerator and engine that aiconfigurator-core knows ({cause[:300]})"
