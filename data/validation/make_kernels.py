@@ -14,7 +14,7 @@ import pandas as pd
 
 from capplan.replica.capacity import Mix, replica_model
 from capplan.replica.family_errors import COLUMNS, KERNELS, family_of
-from capplan.replica.silicon import database_seconds
+from capplan.replica.kernel_database import KernelDatabase, request
 from capplan.replica.step_time import step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
@@ -48,12 +48,12 @@ CASES = (
     ("Kimi-K2-Instruct", "H200-SXM-141GB", 8, "fp8"),
 )
 STEPS = {
-    **{f"decode of {n} after {k}": (0, 0, n, k) for n, k in
+    **{f"decode of {n} after {k}": (0, n, k) for n, k in
        ((1, 1024), (8, 1024), (32, 1024), (128, 1024), (32, 8192))},
-    **{f"prefill of {c}": (c, 0, 0, 0) for c in (500, 2000, 8000)},
-    **{f"prefill of {c}, decode of {n}": (c, 0, n, 1024) for c, n in ((500, 32), (2000, 64))},
+    **{f"prefill of {c}": (c, 0, 0) for c in (500, 2000, 8000)},
+    **{f"prefill of {c}, decode of {n}": (c, n, 1024) for c, n in ((500, 32), (2000, 64))},
 }  # fmt: skip
-"""Prefilled tokens, tokens before them, decoding sequences, context of each."""
+"""Prefilled tokens, decoding sequences, context of each."""
 SERVERS = {
     "deepseek-ai/DeepSeek-R1": "DeepSeek-R1",
     "Qwen/Qwen3-235B-A22B-FP8": "Qwen3-235B-A22B-FP8",
@@ -71,10 +71,10 @@ def pool(model, accelerator, share, weights, law):
 def against_kernels(case):
     """Yield the errors of the roofline in each step of a case."""
     place = pool(*case, RooflineStep())
-    law, kernels = step_time(place), database_seconds(place, SiliconStep(), STEPS.values())
-    for (step, (chunk, _, n, context)), seconds in zip(STEPS.items(), kernels, strict=True):
+    law, kernels = step_time(place), KernelDatabase(request(place, SiliconStep()))
+    for step, (chunk, n, context) in STEPS.items():
         predicted = law.seconds(chunk, chunk * chunk / 2, n, n * context)
-        yield "roofline", KERNELS, step, predicted / seconds - 1
+        yield "roofline", KERNELS, step, predicted / kernels.seconds(chunk, 0, n, context) - 1
 
 
 def against_server(row):

@@ -6,12 +6,9 @@ import pytest
 
 from capplan.catalog.engines import DEFAULTS_SOURCE
 from capplan.cli import main
-from capplan.replica.assumptions import EXPERTS_APART, rests_on
-from capplan.replica.step_time import step_time
-from capplan.scenario.batching import ContinuousBatching
+from capplan.replica.assumptions import rests_on
+from capplan.replica.family_errors import KERNELS, family_errors
 from capplan.scenario.files import load_scenario, validate, with_values
-from capplan.scenario.pools import Pool
-from capplan.scenario.step_times import RooflineStep, SiliconStep
 
 
 def service(accelerator="H100-SXM-80GB", model="Llama-3.1-8B", batching=None, **pool):
@@ -112,26 +109,20 @@ def test_each_answer_states_the_error_of_its_step_times(command, tmp_path, capsy
     assert set(rests_on(load_scenario("benchmark"))) <= set(document["assumed"])
 
 
-def test_kernels_and_roofline_differ_by_as_much_as_is_stated_for_models_of_experts():
-    pytest.importorskip("aiconfigurator_core")
-    found = []
-    for model, count, dtype, accelerator in (
-        ("Mixtral-8x7B-v0.1", 2, None, "H100-SXM-80GB"),
-        ("Qwen3-30B-A3B", 1, None, "H100-SXM-80GB"),
-        ("Qwen3-235B-A22B", 8, None, "H100-SXM-80GB"),
-        ("DeepSeek-V3", 8, "fp8", "H200-SXM-141GB"),
-    ):
-        laws = [
-            step_time(
-                Pool(
-                    name="x", model=model, accelerator=accelerator, tensor_parallel=count,
-                    weight_dtype=dtype, batching=ContinuousBatching(step_time=law),
-                )
-            )
-            for law in (RooflineStep(), SiliconStep())
-        ]  # fmt: skip
-        for tokens in (512, 2048, 8192):
-            roofline, kernels = (law.seconds(tokens, tokens**2 / 2, 0, 0) for law in laws)
-            found.append(kernels / roofline - 1)
-    assert min(found) == pytest.approx(EXPERTS_APART[0], abs=0.02)
-    assert max(found) == pytest.approx(EXPERTS_APART[1], abs=0.02)
+def test_the_error_against_kernels_is_that_of_the_models_own_family():
+    families = {
+        "dense at 8 bits": {"weight_dtype": "fp8"},
+        "mixture-of-experts": {"model": "Mixtral-8x7B-v0.1", "tensor_parallel": 4},
+        "latent-attention at 8 bits": {
+            "model": "DeepSeek-V3", "tensor_parallel": 8, "accelerator": "H200-SXM-141GB",
+        },
+    }  # fmt: skip
+    for family, pool in families.items():
+        study = service(**pool)
+        [first, *_] = family_errors(study.pool())
+        assert (first.family, first.against) == (family, KERNELS)
+        assert -0.5 < first.least_fraction < 0 < first.median_fraction
+        assert first.median_fraction < max(first.most_fraction, -first.least_fraction) < 0.5
+        assert str(first) in rests_on(study)[0]
+    for pool in ({"weight_dtype": "int4"}, {"model": "gemma-2-9b"}, {"accelerator": "L4"}):
+        assert family_errors(service(**pool).pool()) == []

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from capplan.replica import silicon
-from capplan.replica.silicon import head_parts, model_config
+from capplan.replica.kernel_database import KernelDatabase, head_parts, model_config, request
 from capplan.replica.step_time import step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
@@ -16,9 +16,9 @@ from capplan.schema import DataError
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    silicon._table.cache_clear()
+    silicon._tables.cache_clear()
     yield tmp_path / "capplan" / "silicon"
-    silicon._table.cache_clear()
+    silicon._tables.cache_clear()
 
 
 POOL = ("weight_dtype", "kv_dtype", "tensor_parallel")
@@ -41,6 +41,22 @@ def test_the_table_gives_back_what_the_database_says():
     assert mixed * 1e3 == pytest.approx(17.4, rel=0.05)
 
 
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Llama-2-7b-hf", "Qwen3-30B-A3B"])
+def test_the_table_is_within_a_thirtieth_of_the_database_between_its_points(model):
+    found = steps(model)
+    place = Pool(
+        name="llm", model=model, accelerator="H100",
+        batching=ContinuousBatching(step_time=SiliconStep()),
+    )  # fmt: skip
+    database = KernelDatabase(request(place, SiliconStep()))
+    for chunk, before, n, k in (
+        (0, 0, 20, 700), (300, 0, 0, 0), (700, 0, 20, 700), (1024, 0, 1, 1024),
+        (1100, 500, 40, 3000), (5000, 9000, 100, 300),
+    ):  # fmt: skip
+        seconds = found.seconds(chunk, chunk * (before + chunk / 2), n, n * k)
+        assert seconds == pytest.approx(database.seconds(chunk, before, n, k), rel=1 / 30)
+
+
 def test_overheads_are_added():
     bare, hosted = steps(), steps(overhead_s=1e-3, per_sequence_s=1e-5)
     assert hosted.seconds(0, 0, 10, 5000) - bare.seconds(0, 0, 10, 5000) == pytest.approx(1.1e-3)
@@ -49,7 +65,7 @@ def test_overheads_are_added():
 def test_the_database_is_asked_once(own_cache, monkeypatch):
     first = steps().seconds(0, 0, 8, 8000)
     assert len(list(own_cache.glob("*.json"))) == 1
-    silicon._table.cache_clear()
+    silicon._tables.cache_clear()
     monkeypatch.setattr(silicon, "_ask", lambda asked: pytest.fail("asked again"))
     assert steps().seconds(0, 0, 8, 8000) == first
 
@@ -58,7 +74,7 @@ def test_a_spoilt_cache_is_made_again(own_cache):
     first = steps().seconds(0, 0, 8, 8000)
     (file,) = own_cache.glob("*.json")
     file.write_text("{", encoding="utf-8")
-    silicon._table.cache_clear()
+    silicon._tables.cache_clear()
     assert steps().seconds(0, 0, 8, 8000) == first
 
 
@@ -92,6 +108,9 @@ def test_what_the_database_does_not_know_is_refused():
         steps(weight_dtype="int4")
     with pytest.raises(DataError, match=r"kv_dtype: .*16 bits.*int8"):
         steps(kv_dtype="int8")
+    for model in ("gemma-2-9b", "Qwen3-Next-80B-A3B-Instruct", "Qwen2-57B-A14B"):
+        with pytest.raises(DataError, match=rf"model: .*whole context.*{model}"):
+            steps(model, tensor_parallel=2)
 
 
 def test_many_kv_heads_are_asked_for_as_more_sequences_with_fewer():
