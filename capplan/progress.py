@@ -1,8 +1,9 @@
-"""How far the work of this process is: one line on stderr with the time that is left.
+"""How far the work of this process is: one bar on stderr with the time that is left.
 
-Work names itself (:func:`work`), the inner inside the outer; a command shows it (:func:`shown`).
-Nothing is written in the first ``QUIET_S`` seconds, nor where stderr is no terminal, so that logs
-stay clean; if it is asked for there, a plain line comes every ``EVERY_S`` seconds.
+Work names itself (:func:`work`), the inner inside the outer; a command shows it (:func:`shown`) as
+one bar of tqdm, since an inner part alone says nothing of the time that is left. Nothing is written
+in the first ``QUIET_S`` seconds, nor where stderr is no terminal, so that logs stay clean; if it is
+asked for there, a plain line comes every ``EVERY_S`` seconds.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 QUIET_S = 5.0
 EVERY_S = 10.0
 REFRESH_S = 0.5
-CLEAR = "\r\x1b[K"
-"""Back to the start of the line, and erase it (ECMA-48, EL)."""
+LINE = "{desc}: {percentage:.0f} %, {elapsed} so far, {remaining} left"
+BAR = "{desc}: {percentage:.0f} % |{bar}| {elapsed} so far, {remaining} left"
+"""Forms of tqdm."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,25 +84,6 @@ def fraction_of(parts: Sequence[Work]) -> float:
     return inner
 
 
-def line(parts: Sequence[Work], elapsed_s: float) -> str:
-    """Return the names of work, how much is done, and the time that is left at this pace.
-
-    >>> line([Work("size", total=4, done=1)], 30.0)
-    'size: 25 %, 1:30 left'
-    """
-    names = " › ".join(dict.fromkeys(one.name for one in parts if one.name))
-    done = fraction_of(parts)
-    if done <= 0:  # before the first part, or after the last
-        return f"{names}: {_clock(elapsed_s)} so far"
-    return f"{names}: {100 * done:.0f} %, {_clock(elapsed_s * (1 / done - 1))} left"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 @contextlib.contextmanager
 def shown(*, always: bool = False) -> Iterator[None]:
     """Show the work inside on stderr if it is a terminal, or ``always``."""
@@ -109,8 +92,7 @@ def shown(*, always: bool = False) -> Iterator[None]:
         yield
         return
     ended = threading.Event()
-    every = REFRESH_S if on_terminal else EVERY_S
-    thread = threading.Thread(target=_show, args=(ended, every, on_terminal), daemon=True)
+    thread = threading.Thread(target=_draw if on_terminal else _write, args=(ended,), daemon=True)
     thread.start()
     try:
         yield
@@ -119,17 +101,29 @@ def shown(*, always: bool = False) -> Iterator[None]:
         thread.join()
 
 
-def _show(ended: threading.Event, every_s: float, on_terminal: bool) -> None:
-    start = time.monotonic()
-    written = False
-    wait = QUIET_S
-    while not ended.wait(wait):
-        wait = every_s
-        if parts := list(_under_way):
-            text = line(parts, time.monotonic() - start)
-            sys.stderr.write(f"{CLEAR}{text}" if on_terminal else f"{text}\n")
-            sys.stderr.flush()
-            written = True
-    if written and on_terminal:
-        sys.stderr.write(CLEAR)
+def _draw(ended: threading.Event) -> None:
+    """Keep one bar on a terminal; it is gone at the end."""
+    from tqdm import tqdm
+
+    options = {"delay": QUIET_S, "mininterval": 0.0, "miniters": 0, "smoothing": 0.0}
+    with tqdm(total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR, **options) as bar:
+        while not ended.wait(REFRESH_S):
+            bar.set_description_str(_names(), refresh=False)
+            bar.update(max(fraction_of(_under_way) - bar.n, 0.0))
+
+
+def _write(ended: threading.Event) -> None:
+    """Write a line from time to time."""
+    from tqdm import tqdm
+
+    start_s, done = time.monotonic(), 0.0
+    while not ended.wait(EVERY_S):
+        elapsed_s = time.monotonic() - start_s
+        done = max(done, fraction_of(_under_way))
+        line = tqdm.format_meter(done, 1.0, elapsed_s, prefix=_names(), bar_format=LINE)
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+
+def _names() -> str:
+    return " › ".join(dict.fromkeys(one.name for one in _under_way if one.name))

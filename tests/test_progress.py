@@ -5,7 +5,7 @@ import time
 import pytest
 
 from capplan import progress
-from capplan.progress import Work, fraction_of, line, shown, work
+from capplan.progress import Work, fraction_of, shown, work
 
 
 class Terminal(io.StringIO):
@@ -20,34 +20,38 @@ def test_inner_work_is_one_part_of_the_outer():
     assert fraction_of([]) == 0.0
 
 
-def test_the_time_left_follows_from_the_pace_and_is_unknown_before_anything_is_done():
-    assert line([Work("size", total=4, done=1)], 1200.0).endswith("1:00:00 left")
-    assert line([Work("size", total=4)], 1200.0).endswith("20:00 so far")
-
-
-def ran(stream, monkeypatch, *, always=False, quiet_s=0.0):
+def ran(stream, monkeypatch, *, always=False, quiet_s=0.0, done=1):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "QUIET_S", quiet_s)
     monkeypatch.setattr(progress, "EVERY_S", 0.01)
     monkeypatch.setattr(progress, "REFRESH_S", 0.01)
     with shown(always=always), work("size", total=2) as own:
-        own.step("3 replicas")
-        time.sleep(0.2)
+        own.done = done
+        with work("3 replicas"):
+            time.sleep(0.2)
     return stream.getvalue()
 
 
 def test_a_terminal_shows_one_line_that_is_gone_at_the_end(monkeypatch):
     text = ran(Terminal(), monkeypatch)
-    assert "3 replicas: 50 %" in text
+    assert "size › 3 replicas: 50 %" in text
     assert "\n" not in text
-    assert text.endswith(progress.CLEAR)
+    *_, cleared, _ = text.split("\r")
+    assert not cleared.strip()
 
 
 def test_a_log_stays_clean_unless_progress_is_asked_for(monkeypatch):
     assert ran(io.StringIO(), monkeypatch) == ""
     lines = ran(io.StringIO(), monkeypatch, always=True).splitlines()
     assert lines
-    assert all(one.startswith("3 replicas: 50 %") for one in lines)
+    assert all(one.startswith("size › 3 replicas: 50 %") for one in lines)
+
+
+def test_the_time_left_follows_from_the_pace_and_is_unknown_before_anything_is_done(monkeypatch):
+    lines = ran(io.StringIO(), monkeypatch, always=True, done=0).splitlines()
+    assert lines[-1].endswith("? left")
+    elapsed = ran(io.StringIO(), monkeypatch, always=True).splitlines()[-1]
+    assert elapsed.endswith("00:00 so far, 00:00 left")
 
 
 def test_a_short_command_shows_nothing(monkeypatch):

@@ -41,11 +41,11 @@ class Repetition:
     @property
     def note(self) -> str:
         """Return the evidence in a sentence."""
+        match, chance = (100 * x for x in (self.match_fraction, self.chance_fraction))
         return (
-            f"Prompt lengths repeat every {self.round} requests ({100 * self.match_fraction:.1f} % "
-            f"of rows equal the row {self.round} before, {100 * self.chance_fraction:.1f} % at "
-            "other distances): "
-            "the same prompts were sent again, and a prefix cache holds them."
+            f"Prompt lengths repeat every {self.round} requests ({match:.1f} % of rows equal the "
+            f"row {self.round} before, {chance:.1f} % at other distances): the same prompts were "
+            "sent again, and a prefix cache holds them."
         )
 
 
