@@ -326,7 +326,7 @@ def _yaml(name: str) -> str:
 def _fits(model: str, accelerator: str, most_tokens: int) -> int:
     """Return the fewest accelerators that hold a replica with its longest request."""
     from capplan.catalog.accelerators import accelerator as known
-    from capplan.replica.memory import kv_blocks
+    from capplan.replica.kv_capacity import kv_blocks
     from capplan.scenario.batching import ContinuousBatching
     from capplan.scenario.pools import Pool
 
@@ -339,12 +339,11 @@ def _fits(model: str, accelerator: str, most_tokens: int) -> int:
             batching=batching,
         )  # fmt: skip
         try:
-            held = kv_blocks(pool) * batching.block_size
+            kv_blocks(pool)
         except DataError as err:
             reason = err
             continue
-        if held >= most_tokens:
-            return count
+        return count
     rule = f"a model that up to 8 × {accelerator} hold with a request of {most_tokens:,} tokens"
     raise DataError(rule, field="model", value=model) from reason
 

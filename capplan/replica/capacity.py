@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from capplan.replica.compiled.step_laws import StepTime
-from capplan.replica.memory import kv_blocks
+from capplan.replica.kv_capacity import NO_ROOM, SequenceRoom, kv_blocks, sequence_room
 from capplan.replica.step_time import batch_seconds, step_time
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching
 from capplan.scenario.pools import Pool
@@ -45,6 +45,8 @@ class ReplicaModel:
     batching: ContinuousBatching
     mix: Mix
     kv_tokens: float
+    """Tokens of the KV that grows."""
+    room: SequenceRoom = NO_ROOM
 
     def decode_step_s(self, n: float) -> float:
         """Return the duration of a step that decodes ``n`` sequences and prefills nothing, s."""
@@ -86,7 +88,8 @@ class ReplicaModel:
 
     def most_running(self) -> int:
         """Return how many sequences run at once: ``max_num_seqs``, or what the KV blocks hold."""
-        by_kv = self.kv_tokens / self.mix.context_tokens
+        stored = self.mix.prompt_tokens + self.mix.output_tokens
+        by_kv = self.kv_tokens / (self.mix.context_tokens + self.room.tokens(stored))
         return max(1, math.floor(min(self.batching.max_num_seqs, by_kv)))
 
     def running_at(self, rate_rps: float) -> float:
@@ -116,10 +119,11 @@ def replica_model(pool: Pool, mix: Mix) -> ReplicaModel:
     """
     batching = pool.continuous
     kv_tokens = kv_blocks(pool) * batching.block_size
-    if kv_tokens < mix.context_tokens:
+    room = sequence_room(pool)
+    if kv_tokens < mix.context_tokens + room.tokens(mix.prompt_tokens + mix.output_tokens):
         rule = f"KV blocks for one mean request ({mix.context_tokens:.0f} tokens)"
         raise DataError(rule, where=f"pool {pool.name}", value=f"{kv_tokens} tokens")
-    return ReplicaModel(step_time(pool), batching, mix, float(kv_tokens))
+    return ReplicaModel(step_time(pool), batching, mix, float(kv_tokens), room)
 
 
 def batch_rate_rps(batching: DynamicBatching, size: float) -> float:

@@ -30,6 +30,7 @@ from heapq import heappop, heappush
 from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.engine import NO_LIMITS, Limits
 from capplan.replica.job import Job
+from capplan.replica.kv_capacity import NO_ROOM, SequenceRoom
 from capplan.replica.kv_layouts import kv_cache
 from capplan.replica.preference import Preference
 from capplan.replica.waiting import WaitingLine, waiting_line
@@ -39,7 +40,8 @@ from capplan.scenario.batching import ContinuousBatching
 class ContinuousEngine:
     """The batching state of one replica.
 
-    ``copy_s_per_token`` is the time that compaction of contiguous KV takes.
+    ``copy_s_per_token`` is the time that compaction of contiguous KV takes, ``room`` what each
+    sequence holds beside the KV that grows.
 
     Attributes
     ----------
@@ -65,9 +67,10 @@ class ContinuousEngine:
         step_time: StepTime,
         kv_blocks: int,
         copy_s_per_token: float = 0.0,
+        room: SequenceRoom = NO_ROOM,
     ) -> None:
         self.waiting: WaitingLine[Job] = waiting_line(batching.scheduler)
-        self.kv = kv_cache(batching, kv_blocks, copy_s_per_token, stored=self.stored)
+        self.kv = kv_cache(batching, kv_blocks, copy_s_per_token, stored=self.stored, room=room)
         self._prefers: Preference | None = None
         if Preference.asked_by(batching):
             self._prefers = Preference(self, batching, kv_blocks)

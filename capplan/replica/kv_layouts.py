@@ -15,8 +15,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from capplan.replica.job import Job
-from capplan.replica.kv import KvBlocks, KvCache, PrefixCache
+from capplan.replica.kv import KvBlocks, KvCache
+from capplan.replica.kv_capacity import NO_ROOM, SequenceRoom
 from capplan.replica.memory import accelerator_of, pool_kv_bytes_per_token
+from capplan.replica.prefix_cache import PrefixCache
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 
@@ -177,20 +179,23 @@ def kv_cache(
     copy_s_per_token: float,
     *,
     stored: Callable[[Job], int],
+    room: SequenceRoom = NO_ROOM,
 ) -> KvCache:
     """Return the memory of keys and values that a batching asks for.
 
-    ``stored(job)`` returns the tokens of a running job whose KV exists.
+    ``stored(job)`` returns the tokens of a running job whose KV exists; ``room`` is what each
+    sequence holds beside.
     """
     if batching.kv_layout == "contiguous":
         return ContiguousSpace(
             batching, blocks=blocks, copy_s_per_token=copy_s_per_token, stored=stored
         )
     if batching.prefix_caching:
-        return PrefixCache(blocks, block_size=batching.block_size)
+        return PrefixCache(blocks, block_size=batching.block_size, room=room)
     return KvBlocks(
         blocks,
         block_size=batching.block_size,
         width=batching.beam_width,
         shared_prompt=batching.beam_shares_prompt,
+        room=room,
     )

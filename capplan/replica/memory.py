@@ -2,10 +2,9 @@
 
 An engine that fills its share of the memory with KV blocks, as vLLM does, leaves
 
-    KV = utilisation × total − weights − peak of activations − runtime − collectives − state
+    KV = utilisation × total − weights − peak of activations − runtime − collectives
 
-bytes; state is what linear attention keeps for as many sequences as may run. Source: vLLM,
-``vllm/v1/worker/gpu_worker.py`` (``determine_available_memory``), 2026.
+bytes. Source: vLLM, ``vllm/v1/worker/gpu_worker.py`` (``determine_available_memory``), 2026.
 Checked against servers that logged their blocks: Llama-2-7B on H100-80GB (7,462 blocks of 16
 tokens) and Llama-3.1-8B on RTX 4090 (2,588), both within 0.5 %. The two fix no constant of their
 own: the constants below come from other servers' start-up logs.
@@ -68,48 +67,7 @@ class MemoryUse:
     weight_bytes: float
     activation_bytes: float
     runtime_bytes: float
-    state_bytes: float
-    """State of linear attention, of ``max_num_seqs`` sequences."""
     kv_bytes: float
-
-
-def kv_blocks(pool: Pool) -> int:
-    """Return the number of KV blocks of one replica: as stated, else what the memory leaves.
-
-    A block holds ``block_size`` tokens of every layer. Layers with a sliding window count in full,
-    as they do for an engine without a hybrid block manager, unless ``hybrid_kv_context_tokens``
-    says for what length of a sequence they count with their window. Of a pipeline's stages the one
-    with the least room decides, as in vLLM (``v1/core/kv_cache_utils.py``).
-    Raises :class:`DataError` if the model does not fit, saying by how much, and if a stated
-    ``max_model_len`` exceeds the capacity, with which vLLM does not start.
-    """
-    batching = pool.continuous
-    blocks = batching.kv_blocks if batching.kv_blocks is not None else _blocks_left(pool)
-    stated = "max_model_len" in batching.model_fields_set
-    if stated and batching.max_model_len > (tokens := blocks * batching.block_size):
-        raise DataError(
-            f"at most the KV capacity of {tokens:,} tokens",
-            field=f"pools.{pool.name}.batching.max_model_len",
-            value=batching.max_model_len,
-        )
-    return blocks
-
-
-def _blocks_left(pool: Pool) -> int:
-    """Return the KV blocks that the memory of one accelerator has room for."""
-    batching, use = pool.continuous, memory_use(pool)
-    found = model_of(pool)
-    block_bytes = pool_kv_bytes_per_token(pool) * batching.block_size
-    if use.kv_bytes < block_bytes:
-        short_gib = (block_bytes - use.kv_bytes) / GIB
-        rule = (
-            f"a model that fits into {use.usable_bytes / GIB:.1f} GiB per accelerator "
-            f"({short_gib:.1f} GiB short of one KV block: weights {use.weight_bytes / GIB:.1f}, "
-            f"activations {use.activation_bytes / GIB:.1f}, "
-            f"state of sequences {use.state_bytes / GIB:.1f} GiB)"
-        )
-        raise DataError(rule, where=f"pool {pool.name}", field="model", value=found.name)
-    return int(use.kv_bytes // block_bytes)
 
 
 def memory_use(pool: Pool) -> MemoryUse:
@@ -127,16 +85,13 @@ def memory_use(pool: Pool) -> MemoryUse:
         tensor_parallel=share,
     )
     runtime = RUNTIME_BYTES + (COLLECTIVES_BYTES if share * stages > 1 else 0.0)
-    state = sequence_state_bytes(found, tensor_parallel=share, pipeline_parallel=stages)
-    state *= batching.max_num_seqs
     return MemoryUse(
         total_bytes=device.usable_bytes,
         usable_bytes=usable,
         weight_bytes=weights,
         activation_bytes=activations,
         runtime_bytes=runtime,
-        state_bytes=state,
-        kv_bytes=usable - weights - activations - runtime - state,
+        kv_bytes=usable - weights - activations - runtime,
     )
 
 
@@ -188,18 +143,35 @@ def stage_layers(found: Model, pipeline_parallel: int) -> int:
 
 
 def pool_kv_bytes_per_token(pool: Pool) -> float:
-    """Return the KV bytes of a token on one accelerator of a pool, of the stage that holds most.
+    """Return the KV bytes that a token adds on one accelerator of a pool, in the fullest stage.
 
     With ``hybrid_kv_context_tokens`` it is the mean over a sequence of that length.
     """
-    batching, found = pool.continuous, model_of(pool)
-    length = batching.hybrid_kv_context_tokens
+    found, length = model_of(pool), pool.continuous.hybrid_kv_context_tokens
     dtype, share = pool.kv_dtype, pool.tensor_parallel
     if length is None:
-        each = kv_bytes_per_token(found, dtype=dtype, tensor_parallel=share)
+        parts = growing_attentions(pool)
+        each = sum(token_bytes(found, p, dtype=dtype, tensor_parallel=share) for p in parts)
     else:
         each = kv_bytes(found, length, dtype=dtype, tensor_parallel=share) / length
     return each * stage_layers(found, pool.pipeline_parallel) / found.num_hidden_layers
+
+
+def growing_attentions(pool: Pool) -> list[Attention]:
+    """Return the layers of a pool's model whose KV grows with a sequence to its end.
+
+    All, where an engine keeps windows whole: without a hybrid block manager, in contiguous KV, for
+    stated ``kv_blocks`` or ``hybrid_kv_context_tokens``, and if every layer has a window.
+    """
+    batching, parts = pool.continuous, model_of(pool).attentions()
+    whole = (
+        batching.disable_hybrid_kv_cache_manager
+        or batching.kv_layout == "contiguous"
+        or batching.kv_blocks is not None
+        or batching.hybrid_kv_context_tokens is not None
+    )
+    grows = [part for part in parts if whole or not part.drops_kv]
+    return grows or list(parts)
 
 
 def kv_bytes_per_token(

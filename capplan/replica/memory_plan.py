@@ -12,9 +12,9 @@ from capplan.catalog import BYTES
 from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import format_value
+from capplan.replica.kv_capacity import kv_tokens, sequence_room
 from capplan.replica.memory import (
     SIXTEEN_BITS,
-    kv_blocks,
     memory_use,
     model_of,
     pool_kv_bytes_per_token,
@@ -43,14 +43,19 @@ class PoolMemory:
     weight_bytes: float
     activation_bytes: float
     runtime_bytes: float
-    state_bytes: float
-    """State of linear attention, of ``max_num_seqs`` sequences."""
     kv_bytes: float
     kv_bytes_per_token: int
+    """Of the layers whose KV grows with a sequence to its end."""
+    window_bytes_per_sequence: int
+    """KV inside the windows of a sequence of ``max_model_len``."""
+    state_bytes_per_sequence: int
+    """Of linear attention."""
     kv_tokens: int
+    """Of sequences of ``max_model_len``, as vLLM logs it at its start: each with its state, and
+    with its windows and the tokens of a step in them (``v1/kv_cache_interface.py``, 2025)."""
     max_model_len: int
     max_concurrency: float
-    """Sequences of ``max_model_len`` that the KV holds, as vLLM logs it at its start."""
+    """Sequences of ``max_model_len`` that the KV holds, likewise."""
     compared: str
 
 
@@ -111,7 +116,9 @@ def _pool_memory(pool: Pool) -> PoolMemory | str:
         return "it serves several models"
     if pool.accelerator is None or (pool.model is None and pool.hf_config is None):
         return "it names no model or no accelerator"
-    use, tokens = memory_use(pool), kv_blocks(pool) * batching.block_size
+    longest, each = batching.max_model_len, pool_kv_bytes_per_token(pool)
+    use, room = memory_use(pool), sequence_room(pool)
+    tokens = kv_tokens(pool, longest, chunk_tokens=batching.max_num_batched_tokens - 1)
     return PoolMemory(
         pool=pool.name,
         model=model_of(pool).name,
@@ -121,11 +128,12 @@ def _pool_memory(pool: Pool) -> PoolMemory | str:
         weight_bytes=use.weight_bytes,
         activation_bytes=use.activation_bytes,
         runtime_bytes=use.runtime_bytes,
-        state_bytes=use.state_bytes,
         kv_bytes=use.kv_bytes,
-        kv_bytes_per_token=round(pool_kv_bytes_per_token(pool)),
-        kv_tokens=tokens,
-        max_model_len=batching.max_model_len,
-        max_concurrency=tokens / batching.max_model_len,
+        kv_bytes_per_token=round(each),
+        window_bytes_per_sequence=round((room.tokens(longest) - room.state_tokens) * each),
+        state_bytes_per_sequence=round(room.state_tokens * each),
+        kv_tokens=int(tokens),
+        max_model_len=longest,
+        max_concurrency=tokens / longest,
         compared=COMPARED if is_compared(pool) else OUTSIDE,
     )

@@ -341,7 +341,9 @@ def _kv_blocks(own: Pool, entry: ResidentModel) -> int:
     if batching.kv_blocks is not None:
         return int(entry.kv_fraction * batching.kv_blocks + FULL - 1.0)
     usable = entry.kv_fraction * memory_use(own).usable_bytes
-    return int(usable // (pool_kv_bytes_per_token(own) * batching.block_size))
+    whole = batching.model_copy(update={"disable_hybrid_kv_cache_manager": True})
+    each = pool_kv_bytes_per_token(own.model_copy(update={"batching": whole}))
+    return int(usable // (each * batching.block_size))
 
 
 def _named(pool: Pool, entry: ResidentModel) -> Pool:

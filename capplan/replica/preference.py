@@ -99,9 +99,10 @@ class Preference:
         )
 
     def _held(self, reservation: Reservation) -> int:
-        stored = self._engine.stored
+        engine, stored = self._engine, self._engine.stored
         return sum(
-            job.beam_width * math.ceil(max(job.kv_tokens, stored(job)) / self._block)
+            job.beam_width
+            * (math.ceil(max(job.kv_tokens, stored(job)) / self._block) + engine.kv.beside(job))
             for job in self._engine.running
             if covers(reservation, job)
         )

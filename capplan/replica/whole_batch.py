@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.engine import NO_LIMITS, JoinedLines, Limits
 from capplan.replica.job import Job
-from capplan.replica.memory import kv_blocks
+from capplan.replica.kv_capacity import kv_tokens
 from capplan.replica.step_time import step_time
 from capplan.replica.waiting import WaitingLine, waiting_line
 from capplan.scenario.batching import DynamicBatching, QueuePolicy, StaticBatching
@@ -271,7 +271,7 @@ def static_step_time(pool: Pool) -> StepTime:
         raise ValueError(f"pool {pool.name}: a pool of static batching, got {batching.kind}")
     alike = pool.model_copy(update={"batching": batching.as_continuous})
     if pool.model is not None and pool.accelerator is not None:
-        most = kv_blocks(alike) * batching.as_continuous.block_size
+        most = int(kv_tokens(alike, batching.max_model_len))
         need = batching.max_batch_size * batching.max_model_len
         if need > most:
             rule = (

@@ -140,9 +140,11 @@ class ContinuousBatching(Part):
     kv_blocks: Count | None = None
     gpu_memory_utilization: Annotated[Fraction, Field(gt=0)] = 0.9
     hybrid_kv_context_tokens: Count | None = None
-    """Length of a sequence at which layers with a sliding window hold their window only, where
-    ``kv_blocks`` are derived (vLLM's hybrid KV cache manager, since 0.9.1). None = every layer
-    holds the whole sequence."""
+    """Length of a sequence for whose mean token ``kv_blocks`` are derived, windows included. None =
+    each sequence holds its own windows."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """Keep the KV of the whole sequence in layers with a sliding window too, as engines without a
+    hybrid block manager do (vLLM before 0.9.1, and for the chunks of Llama 4)."""
     max_model_len: Count = 8192
     prefix_caching: bool = False
     """Reuse the KV of known prefixes (``enable_prefix_caching``): by the trace's ``prefix_blocks``,

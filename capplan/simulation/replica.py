@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
-from capplan.replica.kv import cache_of
 from capplan.replica.multi_model import ResidentEngine
+from capplan.replica.prefix_cache import cache_of
 from capplan.replica.whole_batch import QUEUE_FULL, DynamicEngine
 from capplan.scenario.ending import Ending, endings
 from capplan.scenario.faults import Crash

@@ -13,8 +13,8 @@ import pandas as pd
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.engine import Engine
 from capplan.replica.job import Job
+from capplan.replica.kv_capacity import kv_blocks, sequence_room
 from capplan.replica.kv_layouts import copy_s_per_token
-from capplan.replica.memory import kv_blocks
 from capplan.replica.multi_model import (
     FULL,
     Hosted,
@@ -160,10 +160,16 @@ def steps_factory(
             from capplan.replica.compiled.engine import CompiledEngine, not_compiled
 
             batching, law, blocks = pool.batching, step_time(pool), kv_blocks(pool)
-            reasons = not_compiled(batching, law)
+            room = sequence_room(pool)
+            reasons = not_compiled(batching, law, room)
             if not reasons:
                 return lambda: CompiledEngine(
-                    batching, step_time=law, kv_blocks=blocks, clock=clock, rank=clock.step_rank()
+                    batching,
+                    step_time=law,
+                    kv_blocks=blocks,
+                    clock=clock,
+                    rank=clock.step_rank(),
+                    room=room,
                 )
         if reasons:
             logger.info("pool %s: %s, so its steps are not compiled", pool.name, ", ".join(reasons))
@@ -190,8 +196,9 @@ def _engine_factory(
 def _continuous_factory(pool: Pool) -> Callable[[], ContinuousEngine]:
     batching = pool.continuous
     law, blocks, copy_s = step_time(pool), kv_blocks(pool), copy_s_per_token(pool)
+    room = sequence_room(pool)
     return lambda: ContinuousEngine(
-        batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s
+        batching, step_time=law, kv_blocks=blocks, copy_s_per_token=copy_s, room=room
     )
 
 

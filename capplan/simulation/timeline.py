@@ -61,9 +61,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from capplan.replica.kv import cache_of
 from capplan.replica.kv_layouts import ContiguousSpace
 from capplan.replica.multi_model import ResidentEngine
+from capplan.replica.prefix_cache import cache_of
 from capplan.schema import PHASES, TIMELINE, names
 from capplan.simulation.attempt import Gauge
 from capplan.simulation.callers import Callers

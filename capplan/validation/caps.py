@@ -127,7 +127,7 @@ def _kv(seen: pd.DataFrame, result: RunResult) -> Iterator[tuple[str, int, Flags
     usage = lines[lines["metric"] == "kv_usage_fraction"]
     if usage.empty or not isinstance(pool.batching, ContinuousBatching):
         return
-    from capplan.replica.memory import kv_blocks
+    from capplan.replica.kv_capacity import kv_blocks
 
     blocks, size = kv_blocks(pool), pool.batching.block_size
     least = usage.groupby("time_s")["value"].min()

@@ -8,7 +8,8 @@ from ruamel.yaml import YAML
 from capplan.bundled import data_path
 from capplan.catalog import model, model_from_mapping
 from capplan.cli import main
-from capplan.replica.memory import kv_blocks, model_of
+from capplan.replica.kv_capacity import kv_blocks
+from capplan.replica.memory import model_of
 from capplan.scenario.files import load_scenario, write_scenario
 
 POOL, BATCHING = "pools.llm", "pools.llm.batching"

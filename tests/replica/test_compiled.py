@@ -146,6 +146,7 @@ def test_every_field_of_a_batching_is_read_by_the_compiled_engine_or_acts_elsewh
     """A new field that only the reference engine reads must be named by ``not_compiled``."""
     elsewhere = {
         *("kind", "kv_blocks", "gpu_memory_utilization", "hybrid_kv_context_tokens"),  # memory
+        "disable_hybrid_kv_cache_manager",
         *("step_time", "cancel_frees", "poison"),  # the step law, the replica, its steps
         "contiguous",  # of kv_layout
     }

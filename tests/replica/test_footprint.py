@@ -3,7 +3,8 @@
 import pytest
 
 from capplan.catalog import model
-from capplan.replica.memory import kv_blocks, kv_bytes_per_token, memory_use, weight_bytes
+from capplan.replica.kv_capacity import kv_blocks
+from capplan.replica.memory import kv_bytes_per_token, memory_use, weight_bytes
 from capplan.replica.multi_model import footprint_fraction, load_seconds, pool_of_model
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool, ResidentModel

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.catalog import model
+from capplan.replica.kv_capacity import kv_blocks, kv_tokens, sequence_room
 from capplan.replica.memory import (
     GIB,
-    kv_blocks,
     kv_bytes,
     kv_bytes_per_token,
     memory_use,
@@ -134,9 +134,6 @@ def test_linear_attention_keeps_a_state_for_each_sequence_and_no_more():
     assert sequence_state_bytes(small) == 16 * 128 * 128 * 4 + 3 * 6144 * 2
     assert sequence_state_bytes(small, tensor_parallel=4) == sequence_state_bytes(small) / 4
     assert sequence_state_bytes(model("Llama-3.1-8B")) == 0
-    one, two = (pool("Qwen3.5-27B", max_num_seqs=n, gpu_memory_utilization=0.95) for n in (16, 32))
-    room = memory_use(one).kv_bytes - memory_use(two).kv_bytes
-    assert room == pytest.approx(16 * sequence_state_bytes(model("Qwen3.5-27B")))
 
 
 def test_gpt_oss_takes_what_its_card_says():
@@ -185,13 +182,39 @@ def test_blocks_of_a_pipeline_hold_the_layers_of_a_stage():
     assert kv_blocks(two) == pytest.approx(kv_blocks(pool(tensor_parallel=2)), rel=0.05)
 
 
-def test_window_layers_count_with_their_window_where_the_engine_keeps_no_more():
-    full = pool("gemma-3-27b-pt", max_num_seqs=1)
-    hybrid = pool("gemma-3-27b-pt", max_num_seqs=1, hybrid_kv_context_tokens=8192)
+def test_a_sequence_holds_its_window_and_its_state_beside_what_grows():
+    found, alone = model("gemma-3-27b-pt"), {"max_num_seqs": 1, "max_model_len": 8192}
+    gemma = pool("gemma-3-27b-pt", **alone)
+    whole = pool("gemma-3-27b-pt", **alone, disable_hybrid_kv_cache_manager=True)
+    assert pool_kv_bytes_per_token(whole) == kv_bytes_per_token(found)
+    assert not sequence_room(whole).taken
+    room = sequence_room(gemma)
+    for length in (100, 1024, 8192, 30_000):
+        held = (length + room.tokens(length)) * pool_kv_bytes_per_token(gemma)
+        assert held == pytest.approx(kv_bytes(found, length))
+    assert kv_tokens(gemma, 1024) == pytest.approx(kv_tokens(whole, 1024), rel=0.001)
     share = (10 + 52 * 1024 / 8192) / 62
-    assert kv_blocks(hybrid) == pytest.approx(kv_blocks(full) / share, rel=0.001)
-    short = pool("gemma-3-27b-pt", max_num_seqs=1, hybrid_kv_context_tokens=1024)
-    assert kv_blocks(short) == kv_blocks(full)
+    assert kv_tokens(gemma, 8192) == pytest.approx(kv_tokens(whole, 8192) / share, rel=0.001)
+    mean = pool("gemma-3-27b-pt", max_num_seqs=1, hybrid_kv_context_tokens=8192)
+    assert kv_blocks(mean) * 16 == pytest.approx(kv_tokens(gemma, 8192), rel=0.001)
+
+    hybrid = pool("Qwen3.5-27B", tensor_parallel=2, max_num_seqs=1)
+    state = sequence_room(hybrid).state_tokens * pool_kv_bytes_per_token(hybrid)
+    assert state == sequence_state_bytes(model("Qwen3.5-27B"), tensor_parallel=2)
+
+
+def test_a_longest_sequence_with_its_window_must_fit():
+    lone = {"accelerator": "RTX 4090", "max_num_seqs": 1, "gpu_memory_utilization": 0.75}
+    held = kv_blocks(pool("gpt-oss-20b", **lone)) * 16
+    with pytest.raises(DataError, match="max_model_len: at most the KV capacity"):
+        kv_blocks(pool("gpt-oss-20b", **lone, max_model_len=held))
+    assert kv_blocks(pool("gpt-oss-20b", **lone, max_model_len=held - 144)) > 0
+
+
+def test_stated_blocks_hold_every_layer():
+    stated = pool("gpt-oss-20b", kv_blocks=100)
+    assert not sequence_room(stated).taken
+    assert kv_tokens(stated, 500) == 1600
 
 
 def test_a_model_that_does_not_fit_says_by_how_much():

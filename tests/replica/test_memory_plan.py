@@ -31,6 +31,24 @@ def test_kv_tokens_are_those_of_a_server_s_start_up_log():
     )  # keys and values, layers, heads, 16 bits
 
 
+def test_a_window_and_a_state_are_shown_for_a_sequence():
+    changes = {f"{POOL}.accelerator": "H100", f"{POOL}.batching.max_model_len": 131_072}
+    shown = {}
+    for name in ("openai/gpt-oss-20b", "Qwen/Qwen3.5-27B"):
+        values = {**changes, f"{POOL}.model": name}
+        (shown[name],) = memory_plan(cp.load_scenario("chat-service", values=values)).pools
+    oss, qwen = shown.values()
+    each = 2 * 12 * 8 * 64 * 2  # keys and values, half of the layers, heads, 16 bits
+    assert oss.kv_bytes_per_token == each
+    assert oss.window_bytes_per_sequence == 128 * each
+    assert oss.state_bytes_per_sequence == qwen.window_bytes_per_sequence == 0
+    assert qwen.state_bytes_per_sequence == 48 * (48 * 128 * 128 * 4 + 3 * 80 * 128 * 2)
+    steps = cp.load_scenario("chat-service", values=changes).pool("llm").continuous
+    longest = 131_072 + 127 + steps.max_num_batched_tokens
+    assert oss.max_concurrency == pytest.approx(oss.kv_bytes / each / longest, rel=0.001)
+    assert oss.kv_tokens == pytest.approx(oss.max_concurrency * 131_072)
+
+
 def test_an_engine_that_would_not_start_is_refused_with_the_capacity():
     values = {**ON_24_GB, f"{POOL}.batching.max_num_seqs": 256}
     study = cp.load_scenario("chat-service", values=values)

@@ -8,7 +8,7 @@ from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.compiled.views import CompiledCache
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.kv import PrefixCache, block_keys
+from capplan.replica.prefix_cache import PrefixCache, block_keys
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.step_times import LinearStep
 

@@ -695,7 +695,8 @@ ELSEWHERE = {
         "price_usd_per_accelerator_hour", "cold_start_s", "weight_dtype", "kv_dtype",
     },
     ContinuousBatching: {
-        "kind", "contiguous", "gpu_memory_utilization", "hybrid_kv_context_tokens", "scheduler",
+        "kind", "contiguous", "gpu_memory_utilization", "hybrid_kv_context_tokens",
+        "disable_hybrid_kv_cache_manager", "scheduler",
         "step_time",
     },
     ResidentModel: {"name", "kv_dtype"},

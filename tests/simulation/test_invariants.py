@@ -18,7 +18,8 @@ from strategies.runs import compiled_scenarios, prefixed, quick, random_runs, re
 
 from capplan.replica.compiled.engine import CompiledEngine
 from capplan.replica.continuous import ContinuousEngine
-from capplan.replica.kv import PrefixCache
+from capplan.replica.kv_capacity import kv_blocks, sequence_room
+from capplan.replica.prefix_cache import PrefixCache
 from capplan.results.conservation import conservation_table
 from capplan.results.segments import segments
 from capplan.scenario.ending import endings
@@ -237,6 +238,32 @@ def test_a_compiled_prefix_cache_finds_what_the_reference_does(build, trace_of, 
     fast, reference = (simulate(built, trace=trace, engine=e) for e in ("fast", "reference"))
     pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
     pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
+
+
+@pytest.mark.parametrize("model", ["gemma-3-27b-pt", "Qwen3.5-27B"])
+def test_windows_and_states_take_blocks_in_both_engines(build, trace_of, model):
+    """So many requests that what each holds beside its growing KV decides how many run."""
+    rng = np.random.default_rng(3)
+    rows = {
+        "prompt_tokens": rng.integers(10, 1500, 300),
+        "output_tokens": rng.integers(1, 400, 300),
+    }
+    trace = trace_of(np.arange(300) / 100, **rows)
+    batching = {"kind": "continuous", "max_num_seqs": 256, "max_model_len": 2048}
+    pool = {"model": model, "accelerator": "H100"}
+
+    def study(**options):
+        return build(batching=batching | options, pool=pool)
+
+    fast, reference = (simulate(study(), trace=trace, engine=e) for e in ("fast", "reference"))
+    pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
+    pd.testing.assert_frame_equal(fast.timeline, reference.timeline, check_exact=True)
+    longest = sequence_room(study().pool()).blocks(1900, block_size=16) + 1900 // 16
+    least = kv_blocks(study().pool()) // longest
+    assert least <= fast.requests["batch_size"].max() < 256, "memory is the limit"
+    cached = simulate(study(prefix_caching=True), trace=trace)
+    check_conservation(cached)
+    assert cached.requests["outcome"].eq("succeeded").all()
 
 
 def test_compiled_steps_give_the_tables_of_the_reference_at_length(build):

@@ -68,13 +68,14 @@ JOB = np.dtype(
             *("computed_tokens", "kv_tokens", "prefilled_tokens", "generated_tokens"),
             *("finish_step", "phase", "admission", "ticket", "partial", "running", "aborted"),
             *("older", "newer", "batch_id", "batch_size", "cached_tokens"),
-            *("keys_at", "keys", "share", "serial", "row", "held"),
+            *("keys_at", "keys", "share", "serial", "row", "held", "beside"),
         ]
     ]
     + [(name, np.float64) for name in ("joined_s", "batch_in_s", "prefill_end_s")]
 )
 """One slot. ``ticket`` is 0 unless it waits; ``older`` and ``newer`` chain the running jobs;
-``aborted`` numbers the jobs given up since the step began.
+``aborted`` numbers the jobs given up since the step began; each of its sequences holds ``beside``
+blocks beside those that grow.
 
 With a prefix cache: its blocks have ``keys`` keys from ``keys_at`` on, or ``share`` blocks are
 found without keys, -1 = by keys only; ``serial`` makes keys for blocks without. It holds ``held``

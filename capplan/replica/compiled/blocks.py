@@ -1,7 +1,8 @@
 """The KV blocks: a count, or with prefix caching blocks that are found by their keys.
 
-What each function does stands in :mod:`capplan.replica.kv`. Keys are in a hash table with
-linear probing, free blocks in a list chained by ``before`` and ``after``.
+What each function does stands in :mod:`capplan.replica.kv` and :mod:`capplan.replica.prefix_cache`.
+Keys are in a hash table with linear probing, free blocks in a list chained by ``before`` and
+``after``.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -46,7 +47,7 @@ def has_room(address: int, slot: int, blocks: int, spare: int) -> bool:
             if block < 0:
                 break
             shared += r.blocks[block].holders > 0
-    return job.width * blocks - shared + spare <= s.free_blocks
+    return job.width * (blocks + job.beside) - shared + spare <= s.free_blocks
 
 
 @compiled

@@ -21,6 +21,8 @@ from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.compiled.views import CompiledCache, CompiledLine, whole_rank
 from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
+from capplan.replica.kv import blocks_beside
+from capplan.replica.kv_capacity import NO_ROOM, SequenceRoom
 from capplan.replica.kv_layouts import kv_cache
 from capplan.replica.preference import Preference
 from capplan.replica.waiting import WaitingLine, waiting_line
@@ -30,10 +32,12 @@ _FIELDS = STATE.names or ()
 _EMPTY = Job(prompt_tokens=0, output_tokens=0)
 
 
-def not_compiled(batching: ContinuousBatching, step_time: StepTime) -> list[str]:
+def not_compiled(
+    batching: ContinuousBatching, step_time: StepTime, room: SequenceRoom = NO_ROOM
+) -> list[str]:
     """Return the fields whose parts have no compiled form; empty = all have."""
     line: WaitingLine[Job] = waiting_line(batching.scheduler)
-    kv = kv_cache(batching, batching.beam_width, 0.0, stored=lambda job: 0)
+    kv = kv_cache(batching, batching.beam_width, 0.0, stored=lambda job: 0, room=room)
     asked = [line.not_compiled, kv.not_compiled, *Preference.asked_by(batching)]
     if step_law(step_time) is None:
         asked.append(f"step_time ({type(step_time).__name__})")
@@ -95,11 +99,13 @@ class CompiledEngine:
         kv_blocks: int,
         clock: Timepiece,
         rank: int,
+        room: SequenceRoom = NO_ROOM,
     ) -> None:
         """Begin empty; ValueError for what has no compiled form."""
-        law = step_law(step_time)
-        if law is None or not_compiled(batching, step_time):
-            raise ValueError(f"no compiled form of {', '.join(not_compiled(batching, step_time))}")
+        law, lacking = step_law(step_time), not_compiled(batching, step_time, room)
+        if law is None or lacking:
+            raise ValueError(f"no compiled form of {', '.join(lacking)}")
+        self._room = room if room.taken else None
         self._rules = batching
         self.block_size = batching.block_size
         self.kv_blocks = kv_blocks
@@ -165,7 +171,8 @@ class CompiledEngine:
             return "max_model_len"
         width = 1 if job.greedy else self._width
         stored = tokens - 1 + 2 * self._drafted
-        return "kv_capacity" if stored > self.kv_blocks // width * self.block_size else None
+        blocks = self.kv_blocks // width - blocks_beside(self._room, job, self.block_size)
+        return "kv_capacity" if stored > blocks * self.block_size else None
 
     def limit(self, limits: Limits) -> None:
         """Hold the batches from the next step on within limits, instead of those before."""
@@ -248,6 +255,9 @@ class CompiledEngine:
         job.beam_width = width = 1 if job.greedy else self._width
         if self.kv is not None:
             self.kv.name_blocks(slot, job)
+        if self._room:
+            beside = blocks_beside(self._room, job, self.block_size)
+            self.parts.jobs["beside"][slot] = beside
         self._seen_s = math.nan
         self.end_s = steps.join(
             self._memory,

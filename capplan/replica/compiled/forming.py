@@ -151,7 +151,7 @@ def _long_prefills(address: int) -> int:
 
 @compiled
 def _run(address: int, slot: int) -> None:
-    """Append a job to the running ones."""
+    """Append a job to the running ones; it takes the blocks beside those that grow."""
     r = arrays(address)
     s = r.state[0]
     job = r.jobs[slot]
@@ -163,6 +163,7 @@ def _run(address: int, slot: int) -> None:
     s.newest = slot
     s.running += 1
     s.seats += job.width
+    s.free_blocks -= job.width * job.beside
 
 
 @compiled
@@ -228,6 +229,7 @@ def release(address: int, slot: int, ahead: int) -> None:
     job.running = 0
     s.running -= 1
     s.seats -= job.width
+    s.free_blocks += job.width * job.beside
     if job.finish_step == 0:
         give_back(address, slot, blocks_for(s, job.kv_tokens), job.computed_tokens)
         _no_longer_partial(address, slot)

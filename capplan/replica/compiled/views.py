@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.replica.job import Job
-from capplan.replica.kv import block_keys
+from capplan.replica.prefix_cache import block_keys
 from capplan.replica.waiting import first_come, rank_of
 from capplan.scenario.layers import Queue
 
