@@ -92,10 +92,11 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str, where: object = 
     text = {**config, **(config.get("text_config") or {})}
     kind = str(text.get("model_type"))
     if kind not in ARCHITECTURES:
-        known = sorted(set(ARCHITECTURES.values()))
-        value = text.get("architectures") or kind
+        stated = text.get("architectures")
+        known = sorted(set(ARCHITECTURES.values() if stated else ARCHITECTURES))
+        field = "architectures" if stated else "model_type"
         rule = f"one of {', '.join(known)}"
-        raise DataError(rule, where=where, field="architectures", value=value)
+        raise DataError(rule, where=where, field=field, value=stated or text.get("model_type"))
     for field in REQUIRED:
         _positive(text, field, where)
     kinds = _layer_kinds(text, kind, where)
