@@ -143,6 +143,9 @@ class _Study:
             kept = f"a mean of {kept}"
         low, _ = (self.ramp.get("first_degradation") or {}).get("interval", (None, None))
         sure = f", surely up to {format_value(low, '_rps')}" if low is not None else ""
+        if (within := self.ramp.get("within_step_time_error")) is not None:
+            ends = (format_value(end, "_rps") for end in within["interval"])
+            sure += f", between {' and '.join(ends)} within the error of step times"
         rows = [row for row in rows if self.sized and row.outcome != "pass"]
         return Clause(
             clause=HOLDS,
@@ -233,6 +236,12 @@ class _Study:
     def not_known(self, clauses: Iterable[Clause]) -> Clause:
         """Return which clauses are unknown, and what else no run decided."""
         names = [c.clause for c in clauses if "unknown" in (c.outcome, c.text.partition(":")[0])]
+        asked = {"needed replicas": self.sized, "load that is kept": self.ramp}
+        names += [
+            f"{name} within the error of step times"
+            for name, found in asked.items()
+            if found and found.get("within_step_time_error") is None
+        ]
         text = listed(dict.fromkeys(names), none="nothing that was asked")
         return Clause(clause="Not known", outcome=STATES, text=text)
 

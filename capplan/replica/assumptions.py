@@ -65,21 +65,21 @@ def _source(law: StepTime) -> str:
 
 def _error(pool: Pool, law: StepTime) -> str:
     """Return how far predictions from a source are from servers of the pool's kind."""
-    errors = _frozen_errors()[law.kind]
+    errors = {key: max(map(abs, ends)) for key, ends in frozen_errors()[law.kind].items()}
     quoted = [f"{words} {format_value(errors[key], '_fraction')}" for key, words in FIGURES.items()]
     within = f"within {listed(quoted)} (data/validation)"
     if isinstance(law, CalibratedStep):
         return (
             f"fitted to a measured run; on other loads of the same server such a fit was {within}"
         )
-    unlike = _unlike(pool)
-    if not unlike:
+    differs = unlike(pool)
+    if not differs:
         return f"on five measured runs {within}"
-    unknown = f"not compared with a server of this kind ({'; '.join(unlike)})"
+    unknown = f"not compared with a server of this kind ({'; '.join(differs)})"
     return "; ".join([unknown, *map(str, family_errors(pool))])
 
 
-def _unlike(pool: Pool) -> list[str]:
+def unlike(pool: Pool) -> list[str]:
     """Return in what a pool differs from the servers that predictions were compared with."""
     if pool.models:
         return ["several models"]
@@ -98,12 +98,14 @@ def _unlike(pool: Pool) -> list[str]:
 
 
 @cache
-def _frozen_errors() -> Mapping[str, Mapping[tuple[str, str], float]]:
-    """Return the largest error over the measured runs, by source of step times and figure."""
-    found: dict[str, dict[tuple[str, str], float]] = {}
+def frozen_errors() -> Mapping[str, Mapping[tuple[str, str], tuple[float, float]]]:
+    """Return the least and largest error over the measured runs, by step times and figure."""
+    found: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
     with data_path("validation", "errors.csv").open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             key, own = (row["metric"], row["figure"]), found.setdefault(row["step_times"], {})
             if key in FIGURES:
-                own[key] = max(own.get(key, 0.0), abs(float(row["error_fraction"])))
+                error = float(row["error_fraction"])
+                low, high = own.get(key, (error, error))
+                own[key] = (min(low, error), max(high, error))
     return found

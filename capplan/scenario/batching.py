@@ -21,7 +21,7 @@ from capplan.scenario.part import (
     Seconds,
     together,
 )
-from capplan.scenario.step_times import RooflineStep, StepTime
+from capplan.scenario.step_times import RooflineStep, StepTime, TimeLaw
 
 
 class Speculation(Part):
@@ -244,7 +244,7 @@ class ContinuousBatching(Part):
             )
 
 
-class ServiceLaw(Part):
+class ServiceLaw(TimeLaw):
     """Service time of one batch: base_s + per_item_s · items + per_size_s · sum of sizes, s."""
 
     base_s: PositiveSeconds

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from capplan.scenario.part import (
+    Affects,
     Fraction,
     NonNegative,
     Part,
@@ -18,7 +19,16 @@ from capplan.scenario.part import (
 )
 
 
-class LinearStep(Part):
+class TimeLaw(Part):
+    """A law of the time of a step or batch."""
+
+    error_fraction: Annotated[float | None, Field(gt=0, lt=1), Affects.JUDGING] = None
+    """Most by which real times are shorter or longer than the law's, as a share of these; near the
+    knee, answers are given for both ends. None = as far as the law was compared with servers or
+    measured kernels, else unknown."""
+
+
+class LinearStep(TimeLaw):
     """Step time linear in the work of the step.
 
     seconds = base_s + per_prefill_token_s · prefill tokens + per_sequence_s · decoding sequences
@@ -32,7 +42,7 @@ class LinearStep(Part):
     per_context_token_s: NonNegative
 
 
-class RooflineStep(Part):
+class RooflineStep(TimeLaw):
     """Step time from the numbers of the accelerator and the model.
 
     Defaults and their sources: see ``capplan.replica.roofline``.
@@ -55,7 +65,7 @@ class RooflineStep(Part):
     """The same per decoding sequence, s."""
 
 
-class TablesStep(Part):
+class TablesStep(TimeLaw):
     """Step time from measured kernels: see ``capplan.replica.kernel_tables``."""
 
     kind: Literal["tables"] = "tables"
@@ -67,7 +77,7 @@ class TablesStep(Part):
     """The same per decoding sequence, s."""
 
 
-class SiliconStep(Part):
+class SiliconStep(TimeLaw):
     """Step time from the database of aiconfigurator-core: see ``capplan.replica.silicon``."""
 
     kind: Literal["silicon"] = "silicon"
@@ -83,7 +93,7 @@ class SiliconStep(Part):
 Base = Annotated[RooflineStep | TablesStep | SiliconStep, Field(discriminator="kind")]
 
 
-class CalibratedStep(Part):
+class CalibratedStep(TimeLaw):
     """Step time of another source with its terms scaled: see ``capplan.replica.step_time``.
 
     What ``capplan calibrate`` writes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from capplan.formatting import counted, format_value, rule_words
+from capplan.replica.step_error import error_factors, with_step_times
 from capplan.results import outcome_counts, per_request
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
@@ -176,6 +177,8 @@ class Evaluator:
     budget: WaitBudget
     under_way: Work
     executor: Executor | None = None
+    step_factors: Mapping[str, float] = field(default_factory=dict)
+    """Of the step times of pools, by name; limits that the budget derives are those without."""
     points: dict[tuple[int, Loss], Point] = field(default_factory=dict)
     _outages: dict[Loss, list[Outage]] = field(default_factory=dict)
 
@@ -199,6 +202,10 @@ class Evaluator:
             }
             self._outages[lose] = [outage_of(own, lose, needed) for own in none_lost.served]
         return self._outages[lose]
+
+    def at_error(self, *, longer: bool) -> Evaluator:
+        """Return the evaluator whose step times are as long or short as their errors allow."""
+        return replace(self, step_factors=error_factors(self.scenario, longer=longer), points={})
 
     @property
     def cause(self) -> Reason | None:
@@ -237,6 +244,8 @@ class Evaluator:
         scenarios = [
             with_loss(self.scenario, self.pool, replicas, lose, at_s=at_s) for at_s in times
         ]
+        if self.step_factors:
+            scenarios = [with_step_times(one, self.step_factors) for one in scenarios]
         self.under_way.name = f"{counted(replicas, 'replica')}, {lose}"
         runs = simulate_many(
             scenarios,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from capplan.formatting import counted, does
 from capplan.scenario.pools import Pool
+from capplan.sizing.fewest import WithinError
 from capplan.sizing.loss import Loss
 from capplan.sizing.points import COST, Evaluator, Point, Rejection
 from capplan.verdict import Outcome, Reason
@@ -13,18 +14,32 @@ from capplan.verdict import Outcome, Reason
 OWN = "own_replicas"
 
 
-def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None, lose: Loss) -> Reason:
+def own_reason(
+    own: Point | Rejection,
+    pool: Pool,
+    fewest: Point | None,
+    lose: Loss,
+    *,
+    within: WithinError | None = None,
+) -> Reason:
     """Return whether the scenario's own replicas keep the promises under a loss.
 
     ``fewest`` is the point of the fewest replicas that do, None if no number does. An autoscaler
-    that may reach that number leaves it open: these runs hold the number fixed.
+    that may reach that number leaves it open: these runs hold the number fixed. If more are needed
+    ``within`` the error of step times, it is a retest.
     """
     needed = None if fewest is None else fewest.replicas
     outcome: Outcome
+    replicas = f"pools.{pool.name}.replicas"
     have = f"the scenario's {counted(pool.replicas, f'{pool.name} replica')}, {lose}"
     if isinstance(own, Point) and own.open and own.holds:
         first = own.open[0]
         outcome, evidence, action = "unknown", f"{have}: {first.evidence}", first.next_action
+    elif isinstance(own, Point) and own.holds and within is not None and _more(within, pool, lose):
+        outcome, evidence = "retest", f"{have}: no promise is broken, but needed are {within}"
+        action = f"capplan calibrate on a run of this server, or set {replicas} to {within.high}"
+        if within.high is None:
+            action = "capplan calibrate on a run of this server: it narrows the error"
     elif isinstance(own, Point) and own.holds:
         outcome, evidence, action = "pass", f"{have}: no promise is broken", ""
     elif _may_scale_to(pool, needed):
@@ -34,7 +49,7 @@ def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None, lose: L
         broken = own if isinstance(own, Rejection) else own.rejection()
         outcome, evidence = "fail", f"{have}: {broken.reason}"
         action = (
-            f"set pools.{pool.name}.replicas to {needed}"
+            f"set {replicas} to {needed}"
             if needed
             else "see the rejections: more replicas do not help"
         )
@@ -45,9 +60,14 @@ def own_reason(own: Point | Rejection, pool: Pool, fewest: Point | None, lose: L
         limit=needed,
         evidence=evidence,
         next_action=action,
-        field=f"pools.{pool.name}.replicas",
+        field=replicas,
         pool=pool.name,
     )
+
+
+def _more(within: WithinError, pool: Pool, lose: Loss) -> bool:
+    """Return whether a loss asks for more than a pool's replicas within the error."""
+    return within.lose == lose and (within.high is None or within.high > pool.replicas)
 
 
 def _may_scale_to(pool: Pool, needed: int | None) -> bool:
@@ -62,10 +82,12 @@ def own_sentence(
     n_max: int,
     *,
     cause: str = "",
+    within: WithinError | None = None,
 ) -> str:
     """Return in one sentence how many replicas there are, how many are needed, and why.
 
-    ``cause`` is why no number suffices, if that is known apart from the rejections.
+    ``cause`` is why no number suffices, if that is known apart from the rejections; ``within`` how
+    far the number moves with the error of step times.
     """
     verb = does(pool.replicas, "is", "are")
     have = f"There {verb} {counted(pool.replicas, 'replica')} of `{pool.name}`"
@@ -82,7 +104,8 @@ def own_sentence(
     why = _why(rejected, worst_loss, most - 1)
     doubts = [p.doubt for p in chosen.values() if p is not None and p.replicas == most and p.doubt]
     why = "; ".join([why, *doubts[:1]])
-    return f"{have}, needed {does(most, 'is', 'are')} {most} ({worst_loss}), because {why}."
+    needed = f"{most} ({worst_loss})" + (f", {within}" if within is not None else "")
+    return f"{have}, needed {does(most, 'is', 'are')} {needed}, because {why}."
 
 
 def _why(rejected: Iterable[Rejection], lose: Loss, replicas: int) -> str:

@@ -14,6 +14,7 @@ from capplan.display import Displayed
 from capplan.encoding import plain
 from capplan.formatting import counted, format_value, listed, rule_words
 from capplan.scenario import Scenario
+from capplan.sizing.fewest import WithinError
 from capplan.sizing.loss import Loss, Outage, with_loss
 from capplan.sizing.points import Point, Rejection
 from capplan.sizing.reasons import own_sentence
@@ -44,6 +45,8 @@ class Sizing(Displayed):
     pool: str
     n_max: int
     chosen: Mapping[Loss, Point | None]
+    within: WithinError | None
+    """How far the number moves with the error of step times; None = unknown."""
     rejected: tuple[Rejection, ...]
     rules: tuple[RuleOfThumb, ...]
     points: tuple[Point, ...]
@@ -74,7 +77,14 @@ class Sizing(Displayed):
     def answer(self) -> str:
         """Return in one sentence how many replicas there are, how many are needed, and why."""
         pool = self.scenario.pool(self.pool)
-        return own_sentence(pool, self.chosen, self.rejected, self.n_max, cause=self.cause)
+        return own_sentence(
+            pool,
+            self.chosen,
+            self.rejected,
+            self.n_max,
+            cause=self.cause,
+            within=self.within,
+        )
 
     def summary(self) -> str:
         """Return the answer, the number found for each loss, and the verdict."""
@@ -232,6 +242,7 @@ class Sizing(Displayed):
             "pool": self.pool,
             "replicas": plain(self.replicas),
             "own_replicas": self.scenario.pool(self.pool).replicas,
+            "within_step_time_error": None if self.within is None else self.within.to_json(),
             "answer": re.sub("`", "", self.answer),
             "capacity_table": plain(self.capacity_table.to_dict("records")),
             "failure_margin": plain(self.failure_margin.to_dict("records")),

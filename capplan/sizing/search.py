@@ -13,8 +13,10 @@ import pandas as pd
 from capplan.budget import allocate, resolved
 from capplan.evidence import Inputs, TraceIdentity
 from capplan.progress import work
+from capplan.replica.step_error import known_error
 from capplan.scenario import Scenario
 from capplan.scenario.pools import Pool
+from capplan.sizing.fewest import WithinError, fewest_by_loss, within_error
 from capplan.sizing.loss import Loss
 from capplan.sizing.points import Evaluator, Point, Rejection
 from capplan.sizing.reasons import left_open, margin_reason, own_reason
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from capplan.traffic.trace import Trace
 
 N_MAX = 64
-LEAST_GAIN = 0.01
-"""Share of the missed promises that the next number must mend for the search to go on by steps."""
 
 
 def size(
@@ -119,13 +119,15 @@ def size(
             budget=allocate(scenario, trace=drawn[0]),
             under_way=under_way,
         )
-        chosen = _chosen(evaluate, losses, n_max)
+        chosen = fewest_by_loss(evaluate, losses, n_max)
+        within = within_error(evaluate, chosen, n_max)
         rules = tuple(_tried(evaluate, chosen))
         notes = tuple(_notes(target, losses, stated))
         return _sizing(
             evaluate,
             n_max=n_max,
             chosen=chosen,
+            within=within,
             rules=rules,
             inputs=inputs,
             notes=notes,
@@ -141,6 +143,11 @@ def _notes(pool: Pool, losses: Sequence[Loss], stated: str) -> Iterator[str]:
         yield f"Lost replicas of {pool.name} are back after {lossy[0].down_s:.4g} s ({stated})."
     if pool.autoscaler is not None:
         yield f"The autoscaler of {pool.name} does not act in these runs: each holds its number."
+    if known_error(pool) is None:
+        yield (
+            f"How many replicas of {pool.name} are needed within the error of step times is "
+            "unknown, as that error is (step_time.error_fraction states it)."
+        )
 
 
 def most_replicas(scenario: Scenario, pool: Pool) -> float:
@@ -189,59 +196,12 @@ def _check(*, least: int = 1, **counts: int) -> None:
             raise ValueError(msg)
 
 
-def _chosen(evaluate: Evaluator, losses: Sequence[Loss], n_max: int) -> dict[Loss, Point | None]:
-    """Return the point of the fewest replicas for each loss, from the smallest loss on."""
-    chosen: dict[Loss, Point | None] = {}
-    least, start = losses[0].count + 1, evaluate.pool.replicas
-    for i, lose in enumerate(losses):
-        point = _search(evaluate, lose, least=least, start=start, n_max=n_max)
-        chosen[lose] = point
-        if point is None:  # a greater loss needs at least as many
-            return chosen | dict.fromkeys(losses[i + 1 :])
-        more = losses[min(i + 1, len(losses) - 1)].count
-        least, start = max(point.replicas, more + 1), point.replicas + more - lose.count
-    return chosen
-
-
-def _search(evaluate: Evaluator, lose: Loss, *, least: int, start: int, n_max: int) -> Point | None:
-    """Return the point of the fewest replicas, at least ``least``, that hold; None if none does.
-
-    Where the budget says that serving alone breaks a promise, or more replicas mend nothing, the
-    most replicas are tried at once: if these fail, so does every number.
-    """
-    low, high = least - 1, min(max(start, least), n_max)
-    gap, hopeless, before = high - low, evaluate.cause is not None, None
-    found = evaluate.point(high, lose)
-    while not found.holds:
-        if hopeless or (before is not None and not _missed_fewer(found, before)):
-            if not evaluate.point(n_max, lose).holds:
-                return None
-            hopeless = False
-        if high == n_max:
-            return None
-        before, low, high, gap = found, high, min(high + gap, n_max), 2 * gap
-        found = evaluate.point(high, lose)
-    while high - low > 1:
-        evaluate.expect(math.ceil(math.log2(high - low)))
-        middle = (low + high) // 2
-        point = evaluate.point(middle, lose)
-        if point.holds:
-            high, found = middle, point
-        else:
-            low = middle
-    return found
-
-
-def _missed_fewer(more: Point, fewer: Point) -> bool:
-    """Return whether more replicas let fewer requests miss a promise, by a hundredth at least."""
-    return more.missed < (1 - LEAST_GAIN) * fewer.missed
-
-
 def _sizing(
     evaluate: Evaluator,
     *,
     n_max: int,
     chosen: Mapping[Loss, Point | None],
+    within: WithinError | None,
     rules: tuple[RuleOfThumb, ...],
     inputs: Inputs,
     notes: tuple[str, ...],
@@ -265,7 +225,7 @@ def _sizing(
     alone = evaluate(pool.replicas, Loss(count=0))
     for one, point in chosen.items():  # what fails without a loss is not tried with one
         own = evaluate(pool.replicas, one) if _holds(alone) else alone
-        reasons.append(own_reason(own, pool, point, one))
+        reasons.append(own_reason(own, pool, point, one, within=within))
     reasons += row_reasons(table)
     shown = [p for p in (normal, lossy, *chosen.values()) if p is not None]
     reasons += left_open(p for p in shown if p.replicas == shown[0].replicas)
@@ -275,6 +235,7 @@ def _sizing(
         pool=pool.name,
         n_max=n_max,
         chosen=chosen,
+        within=within,
         rejected=tuple(sorted(rejected, key=lambda r: (r.lose.count, r.replicas))),
         rules=rules,
         points=points,

@@ -82,16 +82,17 @@ class Acceptance(Findings, Displayed):
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``stages --json``."""
-        knee, point = self.knee, self.first_degradation
+        knee, point, within = self.knee, self.first_degradation, self.within_error
         return {
             "run_id": self.run_id,
             "loads": self.loads.to_json(),
             "stages": [{**s.to_json(), "levels": levels(s)} for s in self.stages],
             "isolation": [c.again.to_json() for c in self.cuts if c.again is not None],
-            "knee": None if knee is None else knee.to_json(),
+            "knee": None if knee is None else self._knee_json(knee),
             "knees": [k.to_json() for k in self.knees],
             "client_limit_rps": None if self.ramp is None else self.ramp.client_limit_rps,
             "first_degradation": None if point is None else point.to_json(),
+            "within_step_time_error": within and within.to_json(),
             "acceptable_load": self.acceptable(),
             "replications": None if self.replications is None else self.replications.to_json(),
             "recovery": None if self.recovery is None else self.recovery.to_json(),
@@ -136,8 +137,14 @@ class Acceptance(Findings, Displayed):
             f"{rule_words(point.promise)}**, at {format_value(point.load_rps, '_rps')} "
             f"(surely kept up to {format_value(point.low_rps, '_rps')}, broken {sure}). "
             f"Most of its requests lose their time **{in_layer(point.layer)}**. "
-            f"Next: {point.limit.action}."
+            f"{self._within()}Next: {point.limit.action}."
         )
+
+    def _within(self) -> str:
+        """Return how far the load moves with the error of step times, in a sentence."""
+        if self.within_error is None:
+            return "How far that load moves with the error of step times is unknown. "
+        return f"The load lies {self.within_error}. "
 
     def knee_summary(self) -> str:
         """Return where the knee is, in a sentence."""
@@ -150,8 +157,20 @@ class Acceptance(Findings, Displayed):
         low, high = format_value(knee.low_rps, "_rps"), format_value(knee.high_rps, "_rps")
         return (
             f"The knee of {knee.pool} lies at {format_value(knee.load_rps, '_rps')}, between {low} "
-            f"and {high}: from there on mean E2E rises in greater proportion than the load."
+            f"and {high}{self._knee_within(knee)}: from there on mean E2E rises in greater "
+            "proportion than the load."
         )
+
+    def _knee_within(self, knee: Knee) -> str:
+        if self.within_error is None:
+            return " (within the error of step times: unknown)"
+        ends = [format_value(end, "_rps") for end in self.within_error.knee(knee)]
+        return f" (within the error of step times: {' to '.join(ends)})"
+
+    def _knee_json(self, knee: Knee) -> dict[str, Any]:
+        within = self.within_error
+        ends = None if within is None else list(within.knee(knee))
+        return {**knee.to_json(), "within_step_time_error": ends}
 
     def recovery_summary(self) -> str:
         """Return whether it comes back after the overload, in a sentence."""
@@ -306,7 +325,8 @@ class Acceptance(Findings, Displayed):
         record = store(self.inputs, tables, folder, document["verdict"], summary=document)
         written = set()
         tried = None if self.candidate is None else self.candidate.after
-        for s in (*self.stages, *(cut.again for cut in self.cuts), tried):
+        more = () if self.within_error is None else self.within_error.stages
+        for s in (*self.stages, *more, *(cut.again for cut in self.cuts), tried):
             if s is not None and s.run_id not in written:
                 written.add(s.run_id)
                 write_run(s.run, s.verdict, Path(folder) / "stages" / folder_name(s))

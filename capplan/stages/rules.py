@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from capplan.stages.run_load import Loads
     from capplan.stages.stage import Stage
     from capplan.stages.violations import Break
+    from capplan.stages.within_error import LoadsWithinError
 
 UNOWNED = 2
 """Queues without an owner at which no load is raised any further."""
@@ -55,6 +56,8 @@ class Findings:
     knees: tuple[Knee, ...] = ()
     replications: Replications | None = None
     """What several ramps found; None if one was run."""
+    within_error: LoadsWithinError | None = None
+    """How far the ramp's loads move with the error of step times; None = unknown."""
     cuts: tuple[Cut, ...] = ()
     """Stages that were run again with the tenants that send too much at their share."""
 
@@ -176,6 +179,9 @@ def _planned_load(found: Findings) -> Iterator[Reason]:
             action += "load from more of them"
     elif short := _short(found):
         outcome, action = "retest", f"{short}: run more replications, or smaller steps"
+    elif (within := found.within_error) is not None and not within.low_rps >= needed:
+        outcome = "retest"
+        action = f"capplan calibrate on a run of this server: the limit lies {within}"
     first = "nothing breaks" if point is None else _point(point)
     yield Reason(
         rule="planned_load",

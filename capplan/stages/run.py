@@ -22,6 +22,7 @@ from capplan.stages.recovery import recovery_of
 from capplan.stages.replications import Replications, further, knees_of, replication_of
 from capplan.stages.rules import Findings, rules, unowned_queues
 from capplan.stages.run_load import loads_of, settled
+from capplan.stages.within_error import loads_within_error
 from capplan.traffic.draw import draw
 from capplan.verdict import Verdict
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from capplan.stages.stage import Stage
 
 
-RAMP_RUNS = 12
+RAMP_RUNS = 14
 """Runs that a ramp and its knees usually take, for the time that is left."""
 
 
@@ -97,7 +98,10 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         ramp = ramp_of(scenario, loads, seed=seed)
         point = degradation_of(ramp.steps, found.baseline, counted=True)
         knees = knees_of(scenario, ramp, seed=seed)
-        found = replace(found, ramp=ramp, first_degradation=point, knees=knees)
+        first = scenario.request_class(point.request_class if point else None)
+        pool = scenario.pool_of(first.name).name
+        within = loads_within_error(scenario, ramp, pool, seed=seed)
+        found = replace(found, ramp=ramp, first_degradation=point, knees=knees, within_error=within)
         found = replace(found, replications=_replicated(found, seed, jobs))
     planned = settled(scenario, loads.planned_rps, seed=seed)
     others = stage_kinds.selected(scenario, planned, loads, seed=seed)

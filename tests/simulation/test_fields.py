@@ -700,7 +700,8 @@ ELSEWHERE = {
         "step_time",
     },
     ResidentModel: {"name", "kv_dtype"},
-    LinearStep: {"kind"},
+    LinearStep: {"kind", "error_fraction"},
+    ServiceLaw: {"error_fraction"},
     DynamicBatching: {"kind", "scheduler", "service"},
     StaticBatching: {"kind", "scheduler", "gpu_memory_utilization"},
     RequestClass: {

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.budget import varied
+from capplan.replica.step_error import with_step_times
 from capplan.scenario.files import load_scenario, with_values
 from capplan.sizing import Loss, size
 from capplan.sizing.loss import Outage, missed, outage_of, recovery_s, with_loss
@@ -560,3 +561,28 @@ def test_whether_the_number_of_a_rule_holds_is_known_only_if_it_was_simulated(si
     known = {(r.replicas, r.lose): r.holds for r in sized.rules if (r.replicas or 0) > r.lose}
     assert known
     assert known == {key: simulated.get(key) for key in known}
+
+
+@pytest.mark.parametrize(("rate_rps", "factor"), [(25.0, 1.08), (27.0, 0.92)])
+def test_a_law_8_percent_off_states_numbers_that_hold_that_of_the_true_one(rate_rps, factor):
+    law = small(rate_rps)
+    found = size(with_values(law, {"pools.llm.batching.service.error_fraction": 0.08}), lose=0)
+    true = size(with_step_times(law, {"llm": factor}), lose=0).replicas[0]
+    low, high = found.to_json()["within_step_time_error"]["replicas"]
+    assert true != found.replicas[0]
+    assert {true, found.replicas[0]} == {low, high}
+
+
+@pytest.mark.parametrize(("replicas", "outcome"), [(0, "retest"), (1, "pass")])
+def test_replicas_that_the_true_law_may_find_too_few_are_no_pass(replicas, outcome):
+    stated = {"pools.llm.batching.service.error_fraction": 0.3}
+    fewest = size(small(30.0), lose=0).replicas[0]
+    found = size(small(30.0, **stated, replicas=fewest + replicas), lose=0)
+    assert found.within.high == fewest + 1
+    [own] = [r for r in found.verdict.reasons if r.rule == "own_replicas"]
+    assert own.outcome == outcome
+
+
+def test_an_unknown_error_leaves_the_numbers_unknown(sized):
+    assert sized.to_json()["within_step_time_error"] is None
+    assert any("error of step times" in note for note in sized.notes)
