@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import median
+from statistics import median, quantiles
 
 from capplan.bundled import data_path
 from capplan.catalog import BYTES
@@ -35,6 +36,8 @@ class FamilyErrors:
     most_fraction: float
     median_fraction: float
     """Of their sizes."""
+    nine_of_ten: tuple[float, float]
+    """The range that holds the middle nine of ten: 5th and 95th percentile."""
 
     def __str__(self) -> str:
         """Return them in words."""
@@ -76,9 +79,15 @@ def family_errors(pool: Pool) -> list[FamilyErrors]:
             least_fraction=min(errors),
             most_fraction=max(errors),
             median_fraction=median(map(abs, errors)),
+            nine_of_ten=_middle(errors),
         )
         for against, errors in sorted(found.items(), key=lambda item: item[0] != KERNELS)
     ]
+
+
+def _middle(errors: Sequence[float]) -> tuple[float, float]:
+    low, *_, high = quantiles(errors, n=20, method="inclusive")
+    return low, high
 
 
 @cache

@@ -6,15 +6,13 @@ measured server's mean E2E came out 40 % too low. So answers near the knee are f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from capplan.catalog import BYTES
-from capplan.formatting import format_value
+from capplan.formatting import format_value, listed
 from capplan.replica.assumptions import frozen_errors, unlike
-from capplan.replica.memory import SIXTEEN_BITS, accelerator_of, model_of
+from capplan.replica.family_errors import family_errors
 from capplan.scenario import Scenario
 from capplan.scenario.batching import DynamicBatching, ServiceLaw
 from capplan.scenario.files import with_values
@@ -31,11 +29,6 @@ from capplan.scenario.step_times import (
 
 _Law = TypeVar("_Law", bound=TimeLaw)
 
-PRODUCTS_FRACTION = 0.15
-"""Most by which the roofline's step differs from measured kernels, for dense models at 16 bits on
-an accelerator with measured shares. Source: :mod:`capplan.replica.roofline`, its products against
-aiconfigurator-core 0.12, Vidur and LLMServingSim."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepError:
@@ -44,6 +37,16 @@ class StepError:
     shorter_fraction: float
     longer_fraction: float
     source: str
+
+    @classmethod
+    def of(cls, low: float, high: float, source: str) -> StepError:
+        """Return the error of a law from the range of law over measured, minus 1.
+
+        >>> StepError.of(-0.5, 1.0, "a run")
+        StepError(shorter_fraction=0.5, longer_fraction=1.0, source='a run')
+        """
+        shorter, longer = max(1 - 1 / (1 + high), 0.0), max(1 / (1 + low) - 1, 0.0)
+        return cls(shorter_fraction=shorter, longer_fraction=longer, source=source)
 
     def __str__(self) -> str:
         """Return the range in words."""
@@ -66,7 +69,9 @@ def known_error(pool: Pool) -> StepError | None:
     """Return how far a pool's step times can be from a server's; None = that is not known.
 
     It is what the law states, else the range of mean TPOT over the measured runs of servers of the
-    pool's kind, else that against measured kernels.
+    pool's kind, else that of the middle nine of ten steps (or loads) of its model's family against
+    measured kernels and servers: a run mixes its steps, so that the extremes of single ones even
+    out.
     """
     law = law_of(pool)
     if (stated := law.error_fraction) is not None:
@@ -75,17 +80,12 @@ def known_error(pool: Pool) -> StepError | None:
         return None
     if isinstance(law, CalibratedStep) or not unlike(pool):
         low, high = frozen_errors()[law.kind]["tpot_s", "mean"]
-        return StepError(
-            shorter_fraction=max(1 - 1 / (1 + high), 0.0),
-            longer_fraction=max(1 / (1 + low) - 1, 0.0),
-            source="mean TPOT of measured runs, data/validation",
-        )
-    if isinstance(law, RooflineStep) and _has_measured_kernels(pool):
-        return StepError(
-            shorter_fraction=PRODUCTS_FRACTION,
-            longer_fraction=PRODUCTS_FRACTION,
-            source="roofline against measured kernels",
-        )
+        return StepError.of(low, high, "mean TPOT of measured servers")
+    if families := family_errors(pool):
+        lows, highs = zip(*(one.nine_of_ten for one in families), strict=True)
+        against = listed(one.against for one in families)
+        source = f"nine of ten steps of {families[0].family} models against {against}"
+        return StepError.of(min(lows), max(highs), source)
     return None
 
 
@@ -93,13 +93,6 @@ def law_of(pool: Pool) -> StepTime | ServiceLaw:
     """Return the law of a pool's steps, or of its batches."""
     batching = pool.batching
     return batching.service if isinstance(batching, DynamicBatching) else batching.step_time
-
-
-def _has_measured_kernels(pool: Pool) -> bool:
-    model = model_of(pool)
-    sixteen = BYTES[pool.weight_dtype or model.served_dtype] >= SIXTEEN_BITS
-    share = accelerator_of(pool).gemm_compute_fraction
-    return sixteen and not model.num_experts and not math.isnan(share)
 
 
 def error_factors(scenario: Scenario, *, longer: bool) -> dict[str, float]:

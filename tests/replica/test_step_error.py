@@ -2,7 +2,7 @@
 
 import pytest
 
-from capplan.replica.step_error import known_error, with_step_times
+from capplan.replica.step_error import StepError, known_error, with_step_times
 from capplan.replica.step_time import batch_seconds, step_time
 from capplan.scenario.files import load_scenario, validate
 
@@ -65,15 +65,31 @@ def test_batches_of_another_pool_take_as_long_as_before():
 def test_an_error_that_was_not_measured_is_unknown_unless_it_is_stated():
     for unknown in (
         service(law=LAWS["linear"]),
-        service(model="Mixtral-8x7B-v0.1", tensor_parallel=4),
-        service(accelerator="L40S", weight_dtype="fp8"),
+        service(accelerator="A10G", model="Llama-3.2-1B"),
+        load_scenario("embedding-batch"),
     ):
         assert known_error(unknown.pool()) is None
     stated = known_error(service(law=LAWS["linear"] | {"error_fraction": 0.1}).pool())
     assert (stated.shorter_fraction, stated.longer_fraction) == (0.1, 0.1)
 
 
-def test_a_server_of_a_measured_kind_is_known_closer_than_one_known_by_kernels_alone():
-    near, far = (known_error(service(accelerator=a).pool()) for a in ("H100-SXM-80GB", "L40S"))
-    assert 0 < near.longer_fraction < far.longer_fraction
-    assert 0 < near.shorter_fraction < far.shorter_fraction
+def test_an_error_is_of_the_law_so_that_a_law_too_fast_has_longer_real_steps():
+    """A law 20 % too fast says 0.8 of the real time, which is 1.25 of what it says."""
+    error = StepError.of(-0.2, 0.0, "a run")
+    assert error.factor(longer=True) == pytest.approx(1.25)
+    assert error.factor(longer=False) == 1.0
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {},
+        {"accelerator": "A100-SXM-80GB"},
+        {"model": "Mixtral-8x7B-v0.1", "tensor_parallel": 2, "weight_dtype": "fp8"},
+        {"model": "DeepSeek-V3", "accelerator": "H200", "tensor_parallel": 8},
+    ],
+)
+def test_an_error_against_servers_or_kernels_is_known_by_family(pool):
+    error = known_error(service(**pool).pool())
+    assert 0 <= error.shorter_fraction < 0.3
+    assert 0 < error.longer_fraction < 0.4
