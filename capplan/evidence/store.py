@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,6 +23,8 @@ from capplan.evidence.manifest import (
     file_hashes,
     versions,
 )
+from capplan.measured.run import SERVER_FILE
+from capplan.measured.server import server_text
 from capplan.schema import DataError
 
 if TYPE_CHECKING:
@@ -82,10 +85,19 @@ class RunRecord:
 def write_run(result: RunResult, verdict: Any, folder: str | Path) -> RunRecord:
     """Store a run in ``folder``: its manifest, log, timelines and counts; return its record.
 
+    A measured run has ``server.json`` too, so that ``calibrate`` and ``validate`` read the folder.
+
     ``verdict`` is the result of ``capplan.slo.judge``, or None. A folder with the same run is
     checked and kept; one with anything else is a :class:`~capplan.schema.DataError`.
     """
-    return store(inputs_of(result), result_tables(result), folder, verdict, wall_s=result.wall_s)
+    return store(
+        inputs_of(result),
+        result_tables(result),
+        folder,
+        verdict,
+        wall_s=result.wall_s,
+        files={} if result.client is None else {SERVER_FILE: server_text(result.scenario)},
+    )
 
 
 def inputs_of(result: RunResult) -> Inputs:
@@ -121,10 +133,12 @@ def store(
     *,
     summary: Any = None,
     wall_s: float | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> RunRecord:
     """Store tables under their inputs, as a whole or not at all.
 
-    Same rules as :func:`write_run`; ``summary`` is kept in the manifest unchanged.
+    Same rules as :func:`write_run`; ``summary`` is kept in the manifest unchanged, ``files`` are
+    texts by name.
     """
     target = Path(folder)
     hashes = {name: content_hash(table) for name, table in tables.items()}
@@ -134,6 +148,10 @@ def store(
         with new_folder(target) as part:
             entries = {n: _write_table(part, n, t, hashes[n]) for n, t in tables.items()}
             manifest = _manifest(inputs, entries, verdict, summary, wall_s)
+            for name, text in files.items():
+                (part / name).write_text(text, encoding="utf-8")
+            if files:
+                manifest["files"] = {name: file_hash(part / name) for name in files}
             (part / MANIFEST).write_text(to_text(manifest), encoding="utf-8")
     except OSError as err:
         if err.errno in (errno.ENOTEMPTY, errno.EEXIST) and _occupied(target):

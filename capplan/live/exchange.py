@@ -34,6 +34,8 @@ class Exchange:
         When the client began to send, and when the answer or the connection ended.
     connect_s
         How long it took to open the connection; 0 on one that was open.
+    reused, reconnects
+        Whether the connection was open before, and how many such ones the server had closed.
     chunk_s
         When each chunk with text arrived. A chunk holds one token or several.
     text
@@ -51,6 +53,8 @@ class Exchange:
     sent_s: float = math.nan
     finish_s: float = math.nan
     connect_s: float = 0.0
+    reused: bool = False
+    reconnects: int = 0
     chunk_s: list[float] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     status: int | None = None
@@ -83,6 +87,7 @@ class Client:
         self._target = target
         self._read_s = read_s
         trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(self._reuses)
         trace.on_connection_create_start.append(self._connects)
         trace.on_connection_create_end.append(self._connected)
         self._session = aiohttp.ClientSession(
@@ -104,6 +109,26 @@ class Client:
         """
         exchange.sent_s = self._read_s()
         try:
+            while not await self._answered(body, exchange):
+                exchange.reconnects += 1
+        except aiohttp.ClientConnectorError as err:
+            exchange.ending, exchange.detail = Answers.unreachable, str(err)
+        except (aiohttp.ClientError, ConnectionError) as err:
+            exchange.ending, exchange.detail = Answers.cut_off, str(err) or type(err).__name__
+        except (ValueError, KeyError, TypeError, LookupError) as err:
+            exchange.ending, exchange.detail = Answers.unreadable, repr(err)[:LONGEST_DETAIL]
+        finally:
+            exchange.finish_s = self._read_s()
+        if exchange.ending is None and not exchange.chunk_s:
+            exchange.ending, exchange.detail = Answers.unreadable, "an answer without a token"
+
+    async def _answered(self, body: Mapping[str, Any], exchange: Exchange) -> bool:
+        """Send once and take the answer; return False if an idle connection had been closed.
+
+        A server may close a connection that it has kept open while a request is on its way; no part
+        of that request has been answered, so it goes out again, as curl and browsers do.
+        """
+        try:
             async with self._session.post(
                 self._target.address, json=body, trace_request_ctx=exchange
             ) as response:
@@ -115,16 +140,11 @@ class Client:
                     await self._take_stream(response, exchange)
                 else:
                     self._take(json.loads(await response.read()), exchange)
-        except aiohttp.ClientConnectorError as err:
-            exchange.ending, exchange.detail = Answers.unreachable, str(err)
-        except (aiohttp.ClientError, ConnectionError) as err:
-            exchange.ending, exchange.detail = Answers.cut_off, str(err) or type(err).__name__
-        except (ValueError, KeyError, TypeError, LookupError) as err:
-            exchange.ending, exchange.detail = Answers.unreadable, repr(err)[:LONGEST_DETAIL]
-        finally:
-            exchange.finish_s = self._read_s()
-        if exchange.ending is None and not exchange.chunk_s:
-            exchange.ending, exchange.detail = Answers.unreadable, "an answer without a token"
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            if exchange.reused and exchange.status is None:
+                return False
+            raise
+        return True
 
     async def _take_stream(self, response: aiohttp.ClientResponse, exchange: Exchange) -> None:
         """Take an answer event by event; one that ends before the server says so is cut off."""
@@ -156,8 +176,12 @@ class Client:
             exchange.output_tokens = _number(usage.get("completion_tokens"))
             exchange.cached_tokens = _number(cached)
 
+    async def _reuses(self, _: Any, context: SimpleNamespace, __: Any) -> None:
+        context.trace_request_ctx.reused = True
+
     async def _connects(self, _: Any, context: SimpleNamespace, __: Any) -> None:
         exchange: Exchange = context.trace_request_ctx
+        exchange.reused = False
         exchange.connect_s = -self._read_s()
 
     async def _connected(self, _: Any, context: SimpleNamespace, __: Any) -> None:

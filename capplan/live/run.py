@@ -41,7 +41,8 @@ from capplan.traffic.trace import Trace
 
 T = TypeVar("T")
 EXCHANGES = (
-    *("request_id", "attempt", "intended_start_s", "sent_s", "connect_s", "finish_s", "status"),
+    *("request_id", "attempt", "intended_start_s", "sent_s", "connect_s", "reconnects"),
+    *("finish_s", "status"),
     *("chunks", "prompt_tokens", "output_tokens", "cached_tokens", "itl_p50_s", "itl_p99_s"),
     *("finish_reason", "detail"),
 )
@@ -263,7 +264,7 @@ def exchange_table(exchanges: dict[Attempt, Exchange]) -> pd.DataFrame:
         rows.append(
             (
                 attempt.request.request_id, attempt.attempt, attempt.intended_start_s, found.sent_s,
-                found.connect_s, found.finish_s, found.status, len(found.chunk_s),
+                found.connect_s, found.reconnects, found.finish_s, found.status, len(found.chunk_s),
                 found.prompt_tokens, found.output_tokens, found.cached_tokens, p50, p99,
                 found.finish_reason, found.detail,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,8 @@ from capplan.catalog.accelerators import accelerator
 from capplan.catalog.engines import vllm_batch_defaults, vllm_version
 from capplan.catalog.lookup import model
 from capplan.catalog.models import Dtype, Model
+from capplan.scenario import Scenario
+from capplan.scenario.batching import ContinuousBatching
 from capplan.schema import DataError
 
 Origin = Literal["intended_start_s", "sent_s", "scheduler_queue_in_s"]
@@ -86,6 +89,38 @@ class Server(BaseModel):
         """
         after = self.clock.rpartition(" from ")[2] if " from " in self.clock else self.clock
         return next((name for name in ORIGINS if name in after), None)
+
+
+def server_text(scenario: Scenario) -> str:
+    """Return the text of ``server.json`` for a run measured on the server that a scenario states.
+
+    Its first pool is the server. Latencies count from the intended start.
+    """
+    pool = scenario.pools[0]
+    found: dict[str, Any] = {
+        "model": pool.hf_config if isinstance(pool.hf_config, str) else pool.model,
+        "accelerator": pool.accelerator,
+        "tensor_parallel": pool.tensor_parallel,
+        "data_parallel": pool.replicas,
+        "dtype": pool.weight_dtype,
+        "kv_dtype": pool.kv_dtype,
+        "clock": "client: ttft_s and e2e_s from intended_start_s",
+    }
+    if isinstance(pool.hf_config, dict):
+        found["model_config"] = pool.hf_config
+    if isinstance(pool.batching, ContinuousBatching):
+        found |= {name: getattr(pool.batching, name) for name in OF_BATCHING}
+    deadlines = [c.promises.deadline_s or math.inf for c in scenario.classes]
+    if math.isfinite(max(deadlines)):
+        found["client_timeout_s"] = max(deadlines)
+    return json.dumps({name: value for name, value in found.items() if value is not None}, indent=1)
+
+
+OF_BATCHING = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "chunked_prefill", "kv_blocks"),
+    *("block_size", "gpu_memory_utilization", "prefix_caching", "async_scheduling"),
+)
+"""Settings that ``server.json`` and a pool's batching share."""
 
 
 def formed_ahead(server: Server) -> bool:

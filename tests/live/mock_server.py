@@ -2,8 +2,9 @@
 
 ``python mock_server.py PORT``. A request says in ``mock`` how it is answered: ``ttft_s``, ``itl_s``
 (seconds), ``status`` and ``retry_after``, ``fail`` (``error_event`` | ``half`` | ``reset``) after
-``fail_after`` tokens, ``per_chunk`` tokens in a chunk. The text of each token is the moment at
-which it was written, of the clock that all processes of the machine share.
+``fail_after`` tokens, ``per_chunk`` tokens in a chunk; ``stale`` connections are closed when they
+are used again. The text of each token is the moment at which it was written, of the clock that all
+processes of the machine share.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ state = {"running": 0, "served": 0}
 
 async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        stale = False
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = next(
@@ -27,6 +29,9 @@ async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             )  # fmt: skip
             body = json.loads(await reader.readexactly(length) or b"{}")
             path = head.split()[1]
+            if stale:
+                break
+            stale = body.get("mock", {}).get("stale", False)
             if path == "/tokenize":
                 words = body["prompt"].split()
                 whole(writer, {"tokens": [100 + sum(map(ord, word)) for word in words]})

@@ -1,5 +1,6 @@
 """Measured runs against llama.cpp's server: its own counts, its queue, its freed slots."""
 
+import json
 import os
 import signal
 import socket
@@ -16,8 +17,10 @@ import pytest
 import tiny_llama
 
 import capplan as cp
+from capplan.evidence import write_run
 from capplan.live import Target
 from capplan.live.telemetry import known_metrics
+from capplan.scenario.files import with_values
 
 SLOTS = 4
 
@@ -126,3 +129,30 @@ def test_a_server_that_is_killed_leaves_failed_requests_and_a_valid_result(
     assert {"succeeded", "failed"} == set(requests["outcome"])
     assert {"cut_off", "unreachable"} >= set(failed["reason"])
     assert requests["request_id"].is_unique
+
+
+def test_a_stored_measured_run_can_be_calibrated_from(llama, service, tmp_path) -> None:
+    accelerator = tmp_path / "core.yaml"
+    accelerator.write_text(
+        "name: core\nmemory_bytes: 8.0e9\nmemory_bandwidth_bytes_per_s: 1.0e10\n"
+        "bf16_flop_per_s: 2.0e10\n"
+    )
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(tiny_llama.CONFIG))
+    scenario = with_values(
+        service(rate_rps=20, duration_s=4.0),
+        {
+            "pools.llm.accelerator": str(accelerator),
+            "pools.llm.model": str(config),
+            "pools.llm.batching.max_num_seqs": SLOTS,
+            "pools.llm.batching.max_model_len": 1024,
+            "pools.llm.batching.kv_blocks": 256,
+        },
+    )
+    result = cp.measure(scenario, llama)
+    write_run(result, cp.judge(result), tmp_path / "run")
+    measured = cp.read_measured(tmp_path / "run")
+    assert len(measured.succeeded) == (result.requests["outcome"] == "succeeded").sum()
+    assert measured.server.max_num_seqs == SLOTS
+    fitted = cp.calibrate([measured])
+    assert all(one.value > 0 for name, one in fitted.parameters.items() if "scale" in name)

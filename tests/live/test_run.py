@@ -159,6 +159,12 @@ def test_a_key_variable_that_is_not_set_is_named(server, service) -> None:
         cp.measure(service(), Target(url=server.url, key_variable="NO_SUCH_KEY"))
 
 
+def test_a_kept_connection_that_the_server_has_closed_costs_no_request(server, service) -> None:
+    result = cp.measure(service(rate_rps=10), server.target(stale=True))
+    assert (result.requests["outcome"] == "succeeded").all()
+    assert result.client.exchanges["reconnects"].sum() > 0
+
+
 def test_shared_prefix_blocks_are_shared_words(server, service) -> None:
     words = Vocabulary(texts=tuple("abcdefgh"), ids=np.arange(8))
     first, second, third = (

@@ -18,6 +18,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 HIDDEN, LAYERS, HEADS, KV_HEADS, INNER, VOCABULARY = 256, 4, 4, 2, 512, 2048
 HEAD = HIDDEN // HEADS
 CONTEXT = 4096
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "intermediate_size": INNER,
+    "vocab_size": VOCABULARY,
+    "torch_dtype": "float16",
+}
+"""What its ``config.json`` would say."""
 SPECIAL = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
 CHAT = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
