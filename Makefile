@@ -57,6 +57,7 @@ validation: $(READY)  ## replay the measured runs in CAPPLAN_DATA, into data/val
 	@test -n "$$CAPPLAN_DATA" || \
 	  { echo 'CAPPLAN_DATA names no folder of measured runs: data/validation/ stays as it is' >&2; exit 2; }
 	$(BIN)/python data/validation/make_table.py
+	$(BIN)/python data/validation/make_circumstances.py
 	$(BIN)/python data/validation/make_kernels.py
 
 lock:  ## pin the newest versions inside pyproject's ranges (LOCK_FLAGS= keeps pins that fit)

@@ -17,6 +17,7 @@ from capplan.display import Displayed
 from capplan.formatting import counted, format_value, listed
 from capplan.schema import DataError, require_columns
 from capplan.validation import Validation, long_series
+from capplan.validation.circumstances import Circumstances, read_circumstances
 
 if TYPE_CHECKING:
     import altair as alt
@@ -99,12 +100,15 @@ class FrozenErrors(Displayed):
     series
         Running and waiting requests of the RTX 4090 run: ``time_s``, ``series``, ``reading``,
         ``value``.
+    circumstances
+        Errors of every measured run with and without what bends the comparison.
     """
 
     computed: str
     errors: pd.DataFrame
     calibration: Calibration
     series: pd.DataFrame
+    circumstances: Circumstances
 
     @property
     def fitted_on(self) -> list[str]:
@@ -309,6 +313,7 @@ def frozen_errors(folder: Path | None = None) -> FrozenErrors:
         errors=errors,
         calibration=calibration_of(latency),
         series=long_series(pd.read_csv(place / "rtx4090-series.csv")),
+        circumstances=read_circumstances(place),
     )
 
 
