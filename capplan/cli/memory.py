@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from capplan.cli.output import DONE, print_json
@@ -31,44 +30,46 @@ def _memory(args: argparse.Namespace) -> int:
     if args.json:
         print_json(plan.to_json())
     else:
-        for pool in plan.table().to_dict("records"):
-            sys.stdout.write(_transposed(pool))
-        sys.stdout.write(f"{plan.summary()}\n".replace("`", ""))
+        sys.stdout.write(plan.as_text())
     return DONE
-
-
-def _transposed(figures: Mapping[Any, Any]) -> str:
-    """Return the figures of one pool, one a line, since they are too many for a row."""
-    from capplan.display import table_of
-    from capplan.formatting import format_value, in_words
-
-    rows = [
-        (in_words(str(name).removesuffix("_bytes")), format_value(value, _unit(name)))
-        for name, value in figures.items()
-    ]
-    return f"{table_of(rows, ['', ''])}\n\n"
-
-
-def _unit(name: str) -> str:
-    return "_bytes" if name.endswith("_bytes") else ""
 
 
 def _catalog(args: argparse.Namespace) -> int:
     from capplan.catalog import accelerator_names, model_names
     from capplan.catalog.accelerators import price
+    from capplan.formatting import in_words
 
     accelerators = [
         {"accelerator": name, "usd_per_hour": price(name)} for name in accelerator_names()
     ]
-    models = model_names()
+    models = [_model_figures(name) for name in model_names()]
     if args.json:
         from capplan.encoding import plain
 
-        print_json(plain({"models": models, "accelerators": accelerators}))
+        names = [row["model"] for row in models]
+        print_json(plain({"models": names, "model_figures": models, "accelerators": accelerators}))
         return DONE
     from capplan.display import table_of
 
-    rows = [(row["accelerator"], row["usd_per_hour"]) for row in accelerators]
-    sys.stdout.write(f"{table_of(rows, ['accelerator', 'USD per hour'])}\n\n")
-    sys.stdout.write("models: " + ", ".join(models) + "\n")
+    for rows in (accelerators, models):
+        headings = [in_words(name) for name in rows[0]]
+        sys.stdout.write(f"{table_of([tuple(row.values()) for row in rows], headings)}\n\n")
     return DONE
+
+
+def _model_figures(name: str) -> dict[str, Any]:
+    """Return what a model's config.json decides, at its own types."""
+    from capplan.catalog import model
+    from capplan.replica.memory import kv_bytes_per_token
+
+    found = model(name)
+    return {
+        "model": name,
+        "parameters": found.parameters,
+        "dtype": found.dtype,
+        "kv_bytes_per_token": int(kv_bytes_per_token(found)),
+        "full_layers": found.full_layers,
+        "window_layers": found.sliding_layers,
+        "window_tokens": found.sliding_window,
+        "linear_layers": found.linear_layers,
+    }

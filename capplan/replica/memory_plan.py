@@ -11,7 +11,7 @@ import pandas as pd
 from capplan.catalog import BYTES
 from capplan.display import Displayed
 from capplan.encoding import plain
-from capplan.formatting import format_value
+from capplan.formatting import format_value, in_words
 from capplan.replica.kv_capacity import kv_tokens, sequence_room
 from capplan.replica.memory import (
     SIXTEEN_BITS,
@@ -29,6 +29,9 @@ and H100, Llama-3-8B on H100, Llama-3.1-8B on two cards of 24 GB, 2024-12 to 202
 OUTSIDE = "outside the compared range: a quantised model of experts had 24 % fewer KV tokens"
 """Source: vLLM 0.9 start-up log of Qwen3-235B-A22B-FP8 on four H100, 2025-07: 178,880 tokens where
 the formula gives 234,832 with that server's settings."""
+
+
+BESIDE = ("window_bytes_per_sequence", "state_bytes_per_sequence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +70,20 @@ class MemoryPlan(Displayed):
     unknown: Mapping[str, str]
 
     def table(self) -> pd.DataFrame:
-        """Return one row a pool."""
-        return pd.DataFrame([asdict(pool) for pool in self.pools])
+        """Return quantity and, for each pool, its figure with its unit, as texts.
+
+        Windows and states have no row where no model has any.
+        """
+        figures = {pool.pool: asdict(pool) for pool in self.pools}
+        shown = [
+            name
+            for name in PoolMemory.__dataclass_fields__
+            if name != "pool"
+            and not (name in BESIDE and not any(values[name] for values in figures.values()))
+        ]
+        columns = {pool: [_as_text(name, values[name]) for name in shown]
+                   for pool, values in figures.items()}  # fmt: skip
+        return pd.DataFrame({"quantity": [_in_words(name) for name in shown], **columns})
 
     def summary(self) -> str:
         """Return how many sequences each pool holds at once, and which pools are unknown."""
@@ -85,6 +100,14 @@ class MemoryPlan(Displayed):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values."""
         return {"pools": [plain(asdict(p)) for p in self.pools], "unknown": dict(self.unknown)}
+
+
+def _in_words(name: str) -> str:
+    return in_words(name.removesuffix("_bytes"))
+
+
+def _as_text(name: str, value: Any) -> str:
+    return format_value(value, "_bytes" if name.endswith("_bytes") else "")
 
 
 def memory_plan(scenario: Scenario) -> MemoryPlan:
@@ -104,7 +127,8 @@ def is_compared(pool: Pool) -> bool:
     """Return whether the memory of pools of this kind was compared with real servers."""
     model = model_of(pool)
     sixteen = BYTES[pool.weight_dtype or model.served_dtype] >= SIXTEEN_BITS
-    return sixteen and not model.num_experts and pool.accelerators_per_replica == 1
+    kinds = model.num_experts or model.sliding_layers or model.linear_layers
+    return sixteen and not kinds and pool.accelerators_per_replica == 1
 
 
 def _pool_memory(pool: Pool) -> PoolMemory | str:

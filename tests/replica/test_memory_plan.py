@@ -49,6 +49,19 @@ def test_a_window_and_a_state_are_shown_for_a_sequence():
     assert oss.kv_tokens == pytest.approx(oss.max_concurrency * 131_072)
 
 
+def test_the_table_has_a_column_for_each_pool_and_rows_for_what_its_model_has():
+    rows = {}
+    for name in ("Llama-3.1-8B", "Qwen/Qwen3.5-27B"):
+        study = cp.load_scenario(
+            "chat-service", values={f"{POOL}.model": name, f"{POOL}.accelerator": "H100"}
+        )
+        shown = memory_plan(study).table()
+        assert list(shown.columns) == ["quantity", "llm"]
+        rows[name] = set(shown["quantity"])
+    plain, hybrid = rows.values()
+    assert hybrid - plain == {"state bytes per sequence"}
+
+
 def test_an_engine_that_would_not_start_is_refused_with_the_capacity():
     values = {**ON_24_GB, f"{POOL}.batching.max_num_seqs": 256}
     study = cp.load_scenario("chat-service", values=values)
@@ -66,6 +79,7 @@ def test_an_engine_that_would_not_start_is_refused_with_the_capacity():
         ({f"{POOL}.weight_dtype": "fp8"}, OUTSIDE),
         ({f"{POOL}.tensor_parallel": 2}, OUTSIDE),
         ({f"{POOL}.model": "Qwen/Qwen3-30B-A3B"}, OUTSIDE),
+        ({f"{POOL}.model": "google/gemma-3-12b-pt"}, OUTSIDE),
     ],
 )
 def test_the_plan_states_whether_it_was_compared_with_servers(changes, note):
@@ -85,5 +99,8 @@ def test_the_catalogue_lists_models_and_accelerators_and_unknown_prices(capsys):
     document = json.loads(capsys.readouterr().out)
     prices = {row["accelerator"]: row["usd_per_hour"] for row in document["accelerators"]}
     assert "meta-llama/Llama-3.1-8B" in document["models"]
+    figures = {row["model"]: row for row in document["model_figures"]}
+    oss = figures["openai/gpt-oss-20b"]
+    assert (oss["full_layers"], oss["window_layers"], oss["window_tokens"]) == (12, 12, 128)
     assert prices["H100-SXM-80GB"] > 0
     assert prices["L4"] is None
