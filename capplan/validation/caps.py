@@ -8,7 +8,7 @@ requests say little about the step time, so they are counted, and left out besid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,12 +63,7 @@ class Cap:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
-        return {
-            "field": self.field,
-            "limit": self.limit,
-            "measured_fraction": self.measured_fraction,
-            "predicted_fraction": self.predicted_fraction,
-        }
+        return asdict(self)
 
 
 def caps(

@@ -52,7 +52,7 @@ def repeat_of(first: Measured, second: Measured) -> Repeat:
     for field, wanted in _load(first).items():
         got = _load(second)[field]
         if not abs(got - wanted) <= SAME_LOAD * wanted:
-            raise _other(second, field, f"{wanted:.4g} within {SAME_LOAD:.0%}", f"{got:.4g}")
+            raise _other(second, field, f"{wanted:.4g} ± {100 * SAME_LOAD:.0f} %", got)
     return Repeat(
         name=second.name,
         n=len(second.succeeded),

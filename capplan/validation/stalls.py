@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from capplan.formatting import format_value
+from capplan.formatting import counted, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,8 +109,8 @@ class Stalls:
         """Return what was found, in words."""
         if self.comb is None:
             return (
-                f"Periodic stalls are unknown: {self.slow} slow requests, at least {LEAST_SLOW} "
-                "are needed"
+                f"Periodic stalls are unknown: {counted(self.slow, 'slow request')}, at least "
+                f"{LEAST_SLOW} are needed"
             )
         period, p = format_value(self.comb.period_s), format_value(self.comb.p_value)
         if not self.found:

@@ -1,6 +1,7 @@
 """``capplan calibrate`` and ``capplan validate``."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -94,3 +95,24 @@ def test_bad_input_is_told_in_one_line(call, folder, monkeypatch, words, message
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_repeat_stands_beside_the_errors_and_another_load_is_refused(call, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    rows = pd.read_csv(folder / "requests.csv")
+    rows.assign(ttft_s=0.033).to_csv(again / "requests.csv", index=False)
+    words = ("validate", "--measured", folder, "--measured", again)
+    code, printed, err = call(*words, "--json")
+    assert (code, err) == (0, "")
+    repeat = json.loads(printed)["repeat"]
+    assert repeat["metrics"]["ttft_s"]["p50"]["error_fraction"] == pytest.approx(0.1)
+    code, printed, _ = call(*words)
+    assert "As near as the repeat again" in printed
+    code, _, err = call(*words, "--measured", again)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--measured: one run, or two" in err
+    rows.assign(prompt_tokens=3000).to_csv(again / "requests.csv", index=False)
+    code, _, err = call(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "again: prompt_tokens: 300 ± 10 %" in err
