@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capplan.cli.backend import add_target, target_of
 from capplan.cli.output import DONE, print_json
 from capplan.cli.parsing import add_command, check_names
 from capplan.schema import DataError
@@ -27,11 +28,18 @@ def add(commands: Any) -> None:
         "calibrate",
         "fit step times to measured runs",
         _calibrate,
-        "Give what it writes to capplan validate --latency, or its step_time to a pool.",
+        "Give what it writes to capplan validate --latency, or its step_time to a pool.\n"
+        "With --url, three runs of a minute are measured first, and kept beside the file.",
     )
     fit.add_argument(
-        "--measured", metavar="DIR|FILE", action="append", required=True, help=f"{MEASURED}; again"
+        "--measured", metavar="DIR|FILE", action="append", default=[], help=f"{MEASURED}; again"
     )
+    fit.add_argument(
+        "--scenario",
+        metavar="SCENARIO",
+        help="with --url: its first pool describes the server, its classes the lengths",
+    )
+    add_target(fit, required=False)
     fit.add_argument("--out", metavar="latency.json", required=True, help="the file to write")
     _add_source(fit, "what is scaled")
     fit.offer("--json")
@@ -75,7 +83,10 @@ def _calibrate(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if out.is_dir():
         raise DataError("a file", where=out, field="--out", value="a folder")
-    runs = [read_measured(path) for path in args.measured]
+    if bool(args.measured) == (args.url is not None):
+        raise DataError("--measured, or --url and --scenario", value="both or none of them")
+    folders = args.measured if args.url is None else _experiment(args, out)
+    runs = [read_measured(path) for path in folders]
     found = calibrate(runs, base=_law(args, runs[0]))
     write_file(out, to_text(found.to_json()).encode())
     if args.json:
@@ -84,6 +95,23 @@ def _calibrate(args: argparse.Namespace) -> int:
         _print(found)
         sys.stdout.write(f"written to {out}\n")
     return DONE
+
+
+def _experiment(args: argparse.Namespace, out: Path) -> list[Path]:
+    """Measure the runs of the calibration beside the file ``out``; return their folders."""
+    if args.scenario is None:
+        raise DataError("required with --url", field="--scenario", value="nothing")
+    from capplan.evidence import write_run
+    from capplan.live.experiment import calibration_runs
+    from capplan.scenario.files import load_scenario
+
+    scenario, target = load_scenario(args.scenario), target_of(args)
+    place = out.with_name(f"{out.stem}-runs")
+    folders = []
+    for name, result in calibration_runs(scenario, target, confirmed=args.confirmed):
+        write_run(result, None, place / name)
+        folders.append(place / name)
+    return folders
 
 
 def _validate(args: argparse.Namespace) -> int:

@@ -207,11 +207,11 @@ class _LiveRun:
 
     def result(self, cold_start_s: float) -> RunResult:
         """Return the run as a result, with what the client saw beside it."""
-        exchanges = exchange_table(self.server.exchanges)
+        trace, exchanges = self._trace, exchange_table(self.server.exchanges)
         requests = _as_seen(self.callers.log.frame(), exchanges)
         return RunResult(
             scenario=self._scenario,
-            trace=self._trace,
+            trace=trace,
             requests=requests,
             timeline=self._timeline(),
             seed=self._seed,
@@ -220,7 +220,7 @@ class _LiveRun:
             wall_s=self._wall_s,
             client=ClientRecord(
                 exchanges=exchanges,
-                asked_rps=_rate(self._trace.frame["arrival_s"]),
+                asked_rps=math.nan if is_closed(trace) else _rate(trace.frame["arrival_s"]),
                 achieved_rps=_rate(exchanges["sent_s"]),
                 cpu_fraction=self._cpu_s / self._wall_s,
                 target=self._target.identity(),

@@ -23,7 +23,7 @@ class ClientRecord:
     exchanges
         One row per attempt, as on the wire (``capplan.live.run.exchange_table``).
     asked_rps, achieved_rps
-        Rate of the trace, and of what was sent.
+        Rate of the trace (NaN of a closed loop, whose rate the server sets), and of what was sent.
     cpu_fraction
         CPU time of the client's process over the time of the run.
     target
@@ -58,10 +58,9 @@ class ClientRecord:
         """Return whether the client sent what was asked, in a sentence."""
         lag_s = format_value(quantile(self.send_lag_s.dropna(), 0.99), "_s")
         cut = "; interrupted: the run is partial" if self.partial else ""
-        return (
-            f"{format_value(self.achieved_rps, '_rps')} sent of {format_value(self.asked_rps)} "
-            f"asked; send lag p99 {lag_s}; {self.cpu_fraction:.0%} of a core{cut}"
-        )
+        asked = "" if math.isnan(self.asked_rps) else f" of {format_value(self.asked_rps)} asked"
+        sent = f"{format_value(self.achieved_rps, '_rps')} sent{asked}"
+        return f"{sent}; send lag p99 {lag_s}; {self.cpu_fraction:.0%} of a core{cut}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures of the client."""

@@ -29,6 +29,9 @@ async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             )  # fmt: skip
             body = json.loads(await reader.readexactly(length) or b"{}")
             path = head.split()[1]
+            if head.startswith("GET") and path != "/state":
+                whole(writer, {}, status=404)
+                continue
             if stale:
                 break
             stale = body.get("mock", {}).get("stale", False)

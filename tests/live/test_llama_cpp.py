@@ -17,10 +17,10 @@ import pytest
 import tiny_llama
 
 import capplan as cp
+from capplan.cli import main
 from capplan.evidence import write_run
-from capplan.live import Target
+from capplan.live import Target, experiment
 from capplan.live.telemetry import known_metrics
-from capplan.scenario.files import with_values
 
 SLOTS = 4
 
@@ -131,24 +131,8 @@ def test_a_server_that_is_killed_leaves_failed_requests_and_a_valid_result(
     assert requests["request_id"].is_unique
 
 
-def test_a_stored_measured_run_can_be_calibrated_from(llama, service, tmp_path) -> None:
-    accelerator = tmp_path / "core.yaml"
-    accelerator.write_text(
-        "name: core\nmemory_bytes: 8.0e9\nmemory_bandwidth_bytes_per_s: 1.0e10\n"
-        "bf16_flop_per_s: 2.0e10\n"
-    )
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(tiny_llama.CONFIG))
-    scenario = with_values(
-        service(rate_rps=20, duration_s=4.0),
-        {
-            "pools.llm.accelerator": str(accelerator),
-            "pools.llm.model": str(config),
-            "pools.llm.batching.max_num_seqs": SLOTS,
-            "pools.llm.batching.max_model_len": 1024,
-            "pools.llm.batching.kv_blocks": 256,
-        },
-    )
+def test_a_stored_measured_run_can_be_calibrated_from(llama, tmp_path) -> None:
+    scenario = cp.load_scenario(described(tmp_path))
     result = cp.measure(scenario, llama)
     write_run(result, cp.judge(result), tmp_path / "run")
     measured = cp.read_measured(tmp_path / "run")
@@ -156,3 +140,41 @@ def test_a_stored_measured_run_can_be_calibrated_from(llama, service, tmp_path) 
     assert measured.server.max_num_seqs == SLOTS
     fitted = cp.calibrate([measured])
     assert all(one.value > 0 for name, one in fitted.parameters.items() if "scale" in name)
+
+
+def test_a_calibration_measures_its_own_runs(llama, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(experiment, "RUN_S", 6.0)
+    scenario = described(tmp_path)
+    out = tmp_path / "latency.json"
+    command = ["calibrate", "--url", llama, "--scenario", str(scenario), "--out", str(out)]
+    assert main([*command, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["parameters"]) >= {"dense_scale"}
+    names = sorted(path.name for path in (tmp_path / "latency-runs").iterdir())
+    assert names == ["batches", "mixed", "prompts"]
+    prompts = cp.read_measured(tmp_path / "latency-runs" / "prompts")
+    assert prompts.succeeded["prompt_tokens"].nunique() > 3
+    assert prompts.repetition is None
+
+
+def test_a_calibration_asks_for_runs_or_a_server(tmp_path, capsys) -> None:
+    assert main(["calibrate", "--out", str(tmp_path / "x.json")]) == 2
+    assert "--url and --scenario" in capsys.readouterr().err
+
+
+def described(folder: Path) -> Path:
+    """Write the scenario of the server, with its model and accelerator; return its path."""
+    (folder / "config.json").write_text(json.dumps(tiny_llama.CONFIG))
+    (folder / "core.yaml").write_text(
+        "name: core\nmemory_bytes: 8.0e9\nmemory_bandwidth_bytes_per_s: 1.0e10\n"
+        "bf16_flop_per_s: 2.0e10\n"
+    )
+    path = folder / "scenario.yaml"
+    path.write_text(
+        "name: tiny\ntraffic: {duration_s: 4, shape: {kind: steady, rate_rps: 20}}\n"
+        "classes: [{name: chat, prompt_tokens: {kind: fixed, tokens: 50},"
+        " output_tokens: {kind: fixed, tokens: 10}}]\n"
+        "pools: [{name: llm, model: config.json, accelerator: core.yaml,"
+        f" batching: {{kind: continuous, max_num_seqs: {SLOTS}, max_model_len: 1024,"
+        " kv_blocks: 256}}]\n"
+    )
+    return path
