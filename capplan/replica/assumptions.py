@@ -86,6 +86,8 @@ def unlike(pool: Pool) -> list[str]:
     model, device = model_of(pool), pool.accelerator or ""
     found = {
         "a model of experts": model.num_experts,
+        "layers with a sliding window": model.sliding_layers,
+        "layers of linear attention": model.linear_layers,
         "weights below 16 bits": BYTES[pool.weight_dtype or model.served_dtype] < SIXTEEN_BITS,
         f"{pool.accelerators_per_replica} accelerators a replica": (
             pool.accelerators_per_replica > 1

@@ -23,7 +23,7 @@ COLUMNS = ("family", "case", "step_times", "against", "step", "error_fraction")
 KERNELS = "measured kernels"
 """What ``against`` names, or the server."""
 SOURCES = ("roofline", "silicon")
-_BITS = {2.0: "", 1.0: " at 8 bits"}
+_BITS = {2.0: "", 1.0: " at 8 bits", BYTES["mxfp4"]: " at 4 bits"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,17 @@ def family_of(pool: Pool) -> str | None:
     """Return the family of a pool's model as it is served; None if it was compared with nothing."""
     found, device = model_of(pool), accelerator_of(pool)
     bits = _BITS.get(BYTES[pool.weight_dtype or found.served_dtype])
-    if bits is None or found.sliding_layers or math.isnan(device.gemm_compute_fraction):
+    if bits is None or math.isnan(device.gemm_compute_fraction):
         return None
-    if found.kv_lora_rank:
-        return f"latent-attention{bits}"
-    return f"{'mixture-of-experts' if found.num_experts else 'dense'}{bits}"
+    kinds = {
+        "sparse-attention": found.index_layers,
+        "linear-attention": found.linear_layers,
+        "sliding-window": found.sliding_layers,
+        "latent-attention": found.kv_lora_rank,
+        "mixture-of-experts": found.num_experts,
+    }
+    kind = next((name for name, present in kinds.items() if present), "dense")
+    return f"{kind}{bits}"
 
 
 def family_errors(pool: Pool) -> list[FamilyErrors]:

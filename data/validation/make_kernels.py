@@ -8,19 +8,22 @@ Needs the extra ``silicon``: kernels and servers come with aiconfigurator-core 0
 
 import csv
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import aiconfigurator_core
 import pandas as pd
+from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
 
 from capplan.replica.capacity import Mix, replica_model
 from capplan.replica.family_errors import COLUMNS, KERNELS, family_of
-from capplan.replica.kernel_database import KernelDatabase, request
+from capplan.replica.kernel_database import SYSTEMS, KernelDatabase, request
 from capplan.replica.step_time import step_time
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import RooflineStep, SiliconStep
 
 FILE = Path(__file__).with_name("kernels.csv")
+CONFIGS = Path(aiconfigurator_core.__file__).with_name("model_configs")
 LAWS = {"roofline": RooflineStep(), "silicon": SiliconStep()}
 CASES = (
     ("Llama-3.1-8B", "H100-SXM-80GB", 1, None),
@@ -47,6 +50,21 @@ CASES = (
     ("DeepSeek-V3", "H200-SXM-141GB", 8, "fp8"),
     ("Kimi-K2-Instruct", "H200-SXM-141GB", 8, "fp8"),
 )
+OWN = (
+    ("gpt-oss-20b", "H100-SXM-80GB", 1, None, "openai--gpt-oss-20b"),
+    ("gpt-oss-120b", "H100-SXM-80GB", 2, None, "openai--gpt-oss-120b"),
+    ("gemma-4-26B-A4B", "H200-SXM-141GB", 1, None, "google--gemma-4-26B-A4B"),
+    ("Llama-4-Scout-17B-16E", "H200-SXM-141GB", 4, None,
+     "meta-llama--Llama-4-Scout-17B-16E-Instruct"),
+    ("Qwen3.5-27B", "H200-SXM-141GB", 1, None, "Qwen--Qwen3.5-27B"),
+    ("Qwen3.5-27B", "H100-SXM-80GB", 2, None, "Qwen--Qwen3.5-27B"),
+    ("Qwen3.5-35B-A3B", "H200-SXM-141GB", 1, None, "Qwen--Qwen3.5-35B-A3B"),
+    ("Qwen3.5-122B-A10B", "H200-SXM-141GB", 4, None, "Qwen--Qwen3.5-122B-A10B"),
+    ("DeepSeek-V3.2", "H200-SXM-141GB", 8, "fp8", "deepseek-ai--DeepSeek-V3.2"),
+    ("GLM-5", "H200-SXM-141GB", 8, "fp8", "zai-org--GLM-5"),
+)  # fmt: skip
+"""Models that the database knows by a ``config.json`` of its own: windows, linear and sparse
+attention. Steps of one kind, since it has no model of mixed ones."""
 STEPS = {
     **{f"decode of {n} after {k}": (0, n, k) for n, k in
        ((1, 1024), (8, 1024), (32, 1024), (128, 1024), (32, 8192))},
@@ -75,6 +93,35 @@ def against_kernels(case):
     for step, (chunk, n, context) in STEPS.items():
         predicted = law.seconds(chunk, chunk * chunk / 2, n, n * context)
         yield "roofline", KERNELS, step, predicted / kernels.seconds(chunk, 0, n, context) - 1
+
+
+def against_own_kernels(case, config):
+    """Yield the errors of the roofline in each step of one kind, of a model of the database."""
+    place, law = pool(*case, RooflineStep()), step_time(pool(*case, RooflineStep()))
+    weights = "fp8_block" if place.weight_dtype == "fp8" else None
+    asked = {
+        "weight_dtype": weights, "moe_dtype": weights, "activation_dtype": None,
+        "kv_cache_dtype": None,
+    }  # fmt: skip
+    with TemporaryDirectory() as folder:
+        text = CONFIGS.joinpath(f"{config}_config.json").read_text(encoding="utf-8")
+        Path(folder, "config.json").write_text(text, encoding="utf-8")
+        kernels = RustForwardPassPerfModel.from_native({
+            "schema_version": 1, "model_name": folder, "system_name": SYSTEMS[case[1]],
+            "backend": "vllm", "backend_version": "current", "tp_size": case[2],
+            "moe_tp_size": case[2], "moe_ep_size": 1, "pp_size": 1, "kv_block_size": None, **asked,
+        })  # fmt: skip
+    for step, (chunk, n, context) in STEPS.items():
+        if chunk and n:
+            continue
+        scheduled = {
+            "num_prefill_requests": int(chunk > 0), "sum_prefill_tokens": chunk,
+            "sum_prefill_kv_tokens": 0, "num_decode_requests": n,
+            "sum_decode_kv_tokens": n * context,
+        }  # fmt: skip
+        measured = kernels.estimate_forward_pass_time_ms({"scheduled_requests": scheduled})
+        predicted = law.seconds(chunk, chunk * chunk / 2, n, n * context) * 1e3
+        yield "roofline", KERNELS, step, predicted / measured - 1
 
 
 def against_server(row):
@@ -114,6 +161,9 @@ def main():
     for case in CASES:
         family = family_of(pool(*case, RooflineStep()))
         table += [(family, named(*case), *row) for row in against_kernels(case)]
+    for *case, config in OWN:
+        family = family_of(pool(*case, RooflineStep()))
+        table += [(family, named(*case), *row) for row in against_own_kernels(case, config)]
     for row in servers().itertuples():
         case = (SERVERS[row.model_path], "H200-SXM-141GB", int(row.tp_size), "fp8")
         family = family_of(pool(*case, RooflineStep()))

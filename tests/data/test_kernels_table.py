@@ -16,6 +16,10 @@ BOUNDS = {
     "mixture-of-experts": (0.2, 0.1),
     "mixture-of-experts at 8 bits": (0.31, 0.1),
     "latent-attention at 8 bits": (0.2, 0.15),
+    "sliding-window": (0.25, 0.06),
+    "sliding-window at 4 bits": (0.4, 0.12),  # worst: prefills of gpt-oss-120b on two accelerators
+    "linear-attention": (0.25, 0.1),
+    "sparse-attention at 8 bits": (0.8, 0.5),
 }
 
 
@@ -46,8 +50,11 @@ def test_computed_again_the_errors_are_the_frozen_ones(table):
     for case, (law, against, step, error) in again:
         assert against == KERNELS
         assert frozen[script.named(*case), law, step] == pytest.approx(error, abs=0.002)
+    *case, config = script.OWN[4]
+    for law, _, step, error in script.against_own_kernels(case, config):
+        assert frozen[script.named(*case), law, step] == pytest.approx(error, abs=0.002)
     servers = script.servers()
-    assert len(table) == 10 * len(script.CASES) + 2 * len(servers)
+    assert len(table) == 10 * len(script.CASES) + 8 * len(script.OWN) + 2 * len(servers)
     for law, _, step, error in script.against_server(next(servers.itertuples())):
         errors = frozen[:, law, step]
         assert (errors - error).abs().min() < 0.002
