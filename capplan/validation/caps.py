@@ -7,6 +7,7 @@ requests say little about the step time, so they are counted, and left out besid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -56,10 +57,11 @@ class Cap:
 
     def __str__(self) -> str:
         """Return the limit and the shares, in words."""
-        seen, told = (
-            format_value(x, "_fraction") for x in (self.measured_fraction, self.predicted_fraction)
-        )
-        return f"{self.field} of {self.limit:,} by {seen} of the requests (predicted: {told})"
+        told = format_value(self.predicted_fraction, "_fraction")
+        if math.isnan(self.measured_fraction):
+            return f"{self.field} of {self.limit:,} by {told} of the requests of the replay"
+        seen = format_value(self.measured_fraction, "_fraction")
+        return f"{self.field} of {self.limit:,} by {seen} of the requests (replay: {told})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
