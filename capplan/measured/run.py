@@ -15,7 +15,7 @@ from capplan.measured.rows import read_rows
 from capplan.measured.server import Origin, Server, read_server
 from capplan.scenario.classes import SLOWEST_TOKEN_S
 from capplan.schema import OUTCOMES, DataError, require_columns
-from capplan.traffic.readers.times import DOUBTED_ROWS, SLOW_GAP_S
+from capplan.traffic.readers.doubts import DOUBTED_ROWS, SLOW_GAP_S
 
 SERVER_FILE = "server.json"
 

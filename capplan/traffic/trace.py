@@ -21,8 +21,10 @@ REASONS: Mapping[str, str] = {
     "other_time_unit": "a time in another unit than the rest of the file",
     "zero_tokens": "no prompt or no output tokens",
     "failed": "the source marks the request as failed",
+    "retry": "a further try of a call, which callers make in the simulation",
     "duplicate_id": "its id was seen before",
     "other_span": "a span that is not one model call",
+    "outer_span": "a span inside which another one of a model call lies",
 }
 """Reasons to drop a row, in the order of the rules."""
 

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from capplan.formatting import counted, format_value
 from capplan.schema import TRACE, DataError, names
-from capplan.traffic.readers import recordings, unserved
+from capplan.traffic.readers import doubts, recordings, repeats, unserved
 from capplan.traffic.readers import times as t
 from capplan.traffic.readers import values as v
+from capplan.traffic.readers.grid import spread_times
 from capplan.traffic.readers.layouts import Layout
 from capplan.traffic.readers.values import RawBatch
 from capplan.traffic.trace import REASONS, Ledger, Trace, from_frame
@@ -26,14 +27,9 @@ from capplan.traffic.trace import REASONS, Ledger, Trace, from_frame
 LABELS = ("request_id", "request_class", "tenant", "session")
 REALS = ("deadline_s", "size", "observed_e2e_s")
 LENGTHS = ("prompt_tokens", "output_tokens")
-LACKS = "lacks:"
-MOST_REPEATED_FRACTION = 0.5
-"""Share of repeated ids from which on a row is no request, but a part of one."""
-LEAST_TIED_FRACTION = 0.2
-LEAST_STEP_S = 0.1
-NEAR_FRACTION = 0.01
-LEAST_ON_GRID_FRACTION = 0.95
-LEAST_ROWS = 50
+LACKS, TRY = "lacks:", "try"
+"""Keys of a part beside its columns: the lengths that a row lacks, and the number of its try."""
+FORMS = "times in ISO 8601 or as numbers, whole token counts"
 Mask = npt.NDArray[np.bool_]
 
 
@@ -46,6 +42,7 @@ class Cleaner:
         self.read = 0
         self.dropped: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
+        self._unread = ""
         self._times: list[t.Times] = []
         self._parts: list[dict[str, Any]] = []
         self._runs: dict[str, list[Any]] = {}
@@ -56,6 +53,7 @@ class Cleaner:
         self.dropped.update(batch.lost)
         if not batch.rows:
             return
+        repeats.check_counts(batch.columns, self.path)
         for name in (n for n in batch.columns if n.startswith(recordings.PREFIX)):
             self._runs.setdefault(name, []).extend(v.plain(batch.columns[name]).to_pylist())
         commas = batch.decimal_commas or v.decimal_commas(v.plain(batch.columns["arrival_s"]))
@@ -71,6 +69,7 @@ class Cleaner:
         part |= {f"{LACKS}{name}": (lost & ~_is_length(found))[alive]
                  for name, found in lengths.items()}  # fmt: skip
         part |= self._optional(batch, alive)
+        part[TRY] = repeats.tries(batch.columns, batch.rows)[alive]
         self._times.append(times.keep(alive))
         self._parts.append(part)
 
@@ -102,6 +101,9 @@ class Cleaner:
         missing = (prompt.state == v.MISSING) | (output.state == v.MISSING)
         drop("missing_tokens", missing & ~lost)
         drop("unparseable", ((prompt.state == v.BAD) | (output.state == v.BAD)) & ~lost)
+        self._show("arrival_s", batch, times.kind == t.BROKEN)
+        self._show("prompt_tokens", batch, prompt.state == v.BAD)
+        self._show("output_tokens", batch, output.state == v.BAD)
         drop("negative", times.negative() | (prompt.data < 0) | (output.data < 0))
         if self.layout.zero_reason is not None:
             zero = (prompt.data == 0) | (output.data == 0)
@@ -109,6 +111,12 @@ class Cleaner:
                 zero &= v.numbers(batch.columns["size"]).state != v.OK
             drop(self.layout.zero_reason, zero & ~lost)
         return alive
+
+    def _show(self, name: str, batch: RawBatch, unread: Mask) -> None:
+        """Keep the first value that cannot be read, for the error of a file without usable rows."""
+        if not self._unread and unread.any():
+            shown = v.plain(batch.columns[name])[int(unread.argmax())].as_py()
+            self._unread = f" ({name} such as {str(shown)[:40]!r})"
 
     def _optional(self, batch: RawBatch, alive: Mask) -> dict[str, Any]:
         part: dict[str, Any] = {}
@@ -139,7 +147,7 @@ class Cleaner:
         else:
             values[values != np.floor(values)] = np.nan
         kept: npt.NDArray[np.float64] = (
-            values[alive] / t.UNITS_PER_S[self.layout.units.get(name, "s")]
+            values[alive] / doubts.UNITS_PER_S[self.layout.units.get(name, "s")]
         )
         return kept
 
@@ -155,21 +163,22 @@ class Cleaner:
         self._need_rows(sum(len(part["prompt_tokens"]) for part in self._parts))
         lacks = {name: np.concatenate([part.pop(f"{LACKS}{name}") for part in self._parts])
                  for name in LENGTHS}  # fmt: skip
+        further = repeats.further(np.concatenate([part.pop(TRY) for part in self._parts]))
         arrivals = self._arrivals()
-        good = arrivals.good
-        self.dropped["other_time_unit"] += int((~good).sum())
         table = self._table(arrivals.seconds)
         self._check_one_recording(table, arrivals)
+        keep = {"other_time_unit": arrivals.good, "retry": ~further}
+        table, lacks = self._kept(table, lacks, keep)
+        table, lacks, again = repeats.of_first_ids(table, lacks, self.path)
+        table, lacks = self._kept(table, lacks, {"duplicate_id": ~again})
         table, lost = self._with_lengths(table, lacks, seed=seed)
-        table = table[good] if not good.all() else table
-        table = self._without_duplicates(table)
-        self._need_rows(len(table))
-        notes = [*self.layout.notes, *arrivals.notes, *lost]
+        notes = [*self.layout.notes, *arrivals.notes, *lost, *repeats.copies(table, self.path)]
         signs = {"decimal_comma": "numbers", "thousands_separator": "token counts"}
         notes += [f"{name.capitalize().replace('_', ' ')} in {what}."
                   for name, what in signs.items() if self.changed[name]]  # fmt: skip
         ordered = from_frame(table, source=self.path.name)
         frame = ordered.frame
+        notes += doubts.silence(frame["arrival_s"].to_numpy())
         if not self.layout.exact_times or spread not in (None, False):
             frame, note = spread_times(frame, spread=spread, seed=seed)
             notes += [note] if note else []
@@ -186,9 +195,24 @@ class Cleaner:
             prefix_block_tokens=self.layout.prefix_block_tokens,
         )
 
+    def _kept(
+        self, table: pd.DataFrame, lacks: Mapping[str, Mask], keep: Mapping[str, Mask]
+    ) -> tuple[pd.DataFrame, dict[str, Mask]]:
+        """Return the rows to keep; the others are dropped for the first reason that applies."""
+        alive = np.ones(len(table), np.bool_)
+        for reason, mask in keep.items():
+            self.dropped[reason] += int((alive & ~mask).sum())
+            alive &= mask
+        self._need_rows(int(alive.sum()))
+        if not alive.all():
+            table = table[alive].reset_index(drop=True)
+        return table, {name: mask[alive] for name, mask in lacks.items()}
+
     def _check_one_recording(self, table: pd.DataFrame, arrivals: t.ArrivalTimes) -> None:
         for name, values in self._runs.items():
             recordings.check_column(name.removeprefix(recordings.PREFIX), values, self.path)
+        if "deadline_s" in table and "deadline_s" not in self.layout.units:
+            doubts.check_deadlines(table["deadline_s"].to_numpy(np.float64), self.path)
         if arrivals.start is None:
             groups = [table[name] for name in LABELS if name in table]
             recordings.check_times(arrivals.seconds, self.path, groups=groups)
@@ -223,7 +247,10 @@ class Cleaner:
             return
         why = ", ".join(f"{reason} {n}" for reason, n in self.dropped.items() if n)
         value = f"{counted(self.read, 'row')}, dropped: {why}" if self.read else "0 rows"
-        raise DataError("at least one usable request", where=self.path, value=value)
+        if not self._unread:
+            raise DataError("at least one usable request", where=self.path, value=value)
+        rule = f"at least one usable request ({FORMS})"
+        raise DataError(rule, where=self.path, value=f"{value}{self._unread}")
 
     def _arrivals(self) -> t.ArrivalTimes:
         times = t.joined([part for part in self._times if len(part.kind)])
@@ -231,7 +258,14 @@ class Cleaner:
         unit = self.layout.units.get("arrival_s")
         proven = unit is not None and not self.layout.unit_is_assumed
         exact = self.layout.exact_times
-        return t.arrivals(times, unit=unit, proven=proven, exact=exact, where=str(self.path))
+        return t.arrivals(
+            times,
+            unit=unit,
+            proven=proven,
+            exact=exact,
+            guessed=self.layout.guessed and unit is None,
+            where=str(self.path),
+        )
 
     def _table(self, seconds: npt.NDArray[np.float64]) -> pd.DataFrame:
         present = self._parts[0].keys()
@@ -243,16 +277,6 @@ class Cleaner:
                 columns[name] = _joined(name, [part.pop(name) for part in self._parts])
         self._parts.clear()
         return pd.DataFrame(columns, copy=False)
-
-    def _without_duplicates(self, table: Any) -> Any:
-        if "request_id" not in table:
-            return table
-        again = table["request_id"].duplicated() & table["request_id"].notna()
-        if again.mean() > MOST_REPEATED_FRACTION:
-            value = f"{again.sum():,} of {counted(len(table), 'row')} repeat a request_id"
-            raise DataError("one row a request", where=self.path, value=value)
-        self.dropped["duplicate_id"] += int(again.sum())
-        return table[~again] if again.any() else table
 
 
 def _is_zero(found: v.Parsed) -> Mask:
@@ -290,64 +314,3 @@ def _blocks(pieces: list[Any]) -> pd.Series[Any]:
                 rows[at + i] = np.array(found, np.int64)
         at += len(piece)
     return pd.Series(rows, dtype=object)
-
-
-def grid_step_s(arrival_s: npt.NDArray[np.float64]) -> float | None:
-    """Return the step of the grid that sorted times stand on, or None.
-
-    Times are on a grid when there are at least 50, at least 20 % share their time with
-    another row, and at least 95 % of the gaps between distinct times are, within 1 % of the step,
-    multiples of one step of 0.1 s or more.
-
-    >>> import numpy as np
-    >>> grid_step_s(np.repeat(np.arange(0.0, 90.0, 3.0), 5))
-    3.0
-    >>> grid_step_s(np.linspace(0.0, 90.0, 150)) is None
-    True
-    """
-    if len(arrival_s) < LEAST_ROWS:
-        return None
-    gaps = np.diff(arrival_s)
-    apart = np.concatenate([[True], gaps > 0, [True]])
-    alone = int(np.count_nonzero(apart[:-1] & apart[1:]))
-    gaps = gaps[gaps > 0]
-    if not len(gaps) or len(arrival_s) - alone < LEAST_TIED_FRACTION * len(arrival_s):
-        return None
-    low = np.quantile(gaps, 0.05)
-    step = float(np.median(gaps[gaps <= low * (1 + 2 * NEAR_FRACTION)]))
-    if step < LEAST_STEP_S:
-        return None
-    off = np.abs(gaps / step - np.round(gaps / step))
-    return step if np.mean(off <= NEAR_FRACTION) >= LEAST_ON_GRID_FRACTION else None
-
-
-def spread_times(frame: Any, *, spread: bool | float | None, seed: int) -> tuple[Any, str | None]:
-    """Return the frame with ties spread inside the step, and a note about it.
-
-    Parameters
-    ----------
-    frame
-        Rows sorted by ``arrival_s``.
-    spread
-        None or True: find a step; False: leave the times alone; a number: the step in seconds.
-    seed
-        Seed of the uniform offsets. Rows that share a time keep their order.
-    """
-    arrival = frame["arrival_s"].to_numpy()
-    if isinstance(spread, bool):
-        step = grid_step_s(arrival) if spread else None
-    else:
-        step = grid_step_s(arrival) if spread is None else float(spread)
-    if step is None:
-        return frame, None
-    rng = np.random.default_rng(np.random.SeedSequence([seed]))
-    group = np.concatenate([[0], np.cumsum(np.diff(arrival) > 0)])
-    offsets = rng.uniform(0.0, step, len(arrival))
-    offsets = offsets[np.lexsort((offsets, group))]
-    spread_out = np.sort(arrival + offsets, kind="stable")
-    rounded = np.round(step, 3)
-    note = (
-        f"Times stand on a grid of {rounded:g} s; each is spread uniformly inside its step "
-        f"with seed {seed}, so gaps shorter than that are an assumption."
-    )
-    return frame.assign(arrival_s=spread_out), note

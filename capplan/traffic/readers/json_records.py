@@ -20,6 +20,8 @@ EXAMPLE_RECORDS = 100
 
 BATCH_ROWS = 50_000
 MOST_NESTED = 3
+ERROR_STATUS = 400
+"""HTTP statuses from here on are errors. Source: RFC 9110, section 15."""
 Record = dict[str, Any]
 Row = dict[str, Any]
 """Our columns of one request; ``drop`` holds a ledger reason if the reader drops it."""
@@ -86,6 +88,17 @@ def reach(record: Any, dotted: str) -> Any:
         return record[dotted]
     head, dot, rest = dotted.partition(".")
     return reach(record.get(head), rest) if dot else None
+
+
+def found(record: Record, places: tuple[str, ...], keys: tuple[str, ...]) -> Any:
+    """Return the first value that is not null of the keys in the places."""
+    values = (reach(record, f"{place}{key}") for place in places for key in keys)
+    return next((value for value in values if value is not None), None)
+
+
+def first(table: Record, keys: tuple[str, ...]) -> Any:
+    """Return the first value that is not null of the keys of a table."""
+    return next((table[key] for key in keys if table.get(key) is not None), None)
 
 
 def flat_names(record: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from capplan.schema import TRACE, DataError, names
-from capplan.traffic.readers import recordings
+from capplan.traffic.readers import recordings, repeats
 from capplan.traffic.readers.unserved import marks_of
 
 
@@ -33,6 +33,8 @@ class Layout:
     """Ledger reason for a row without prompt or output tokens; None keeps such rows."""
     prefix_block_tokens: int | None = None
     """Tokens in a prefix block."""
+    guessed: bool = False
+    """The column of arrivals was taken for its name alone, one that others use for durations."""
     duration_s: float | None = None
     """Observation window, if the format states it."""
     notes: tuple[str, ...] = ()
@@ -56,6 +58,12 @@ class Layout:
 
 
 REQUIRED = tuple(c.name for c in TRACE if c.required)
+
+
+def layout_of_rows(name: str, columns: tuple[str, ...], *notes: str) -> Layout:
+    """Return the layout of a format whose rows a reader makes under our own names."""
+    return Layout(format=name, columns={column: column for column in columns}, notes=notes)
+
 
 AZURE = Layout(
     format="azure",
@@ -107,20 +115,27 @@ VIDUR = Layout(
 TABLE_LAYOUTS = {layout.format: layout for layout in (AZURE, BURSTGPT, SPLITWISE, VIDUR)}
 """The published tables by format. A new one is a :class:`Layout` here."""
 
+EXACT = ("arrival_s", "intended_start_s", "sent_s")
+"""Columns of times that count from the start of the trace, in s."""
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "arrival_s": (
         "arrival_s", "arrival", "arrival_time", "arrived_at", "intended_start_s", "sent_s",
         "timestamp", "time", "ts", "datetime", "created_at", "created", "start_time",
         "request_time", "timestamp_ms", "time_ms", "ts_ms", "arrival_ms", "arrival_time_ms",
-        "timestamp_us", "timestamp_ns",
+        "timestamp_us", "timestamp_ns", "starttime", "@timestamp", "time_iso8601", "time_local",
+        "msec",
     ),
     "prompt_tokens": (
         "prompt_tokens", "input_tokens", "input_length", "prompt_length", "context_tokens",
         "num_prefill_tokens", "request_tokens", "contexttokens", "prompt_len", "input_len",
+        "llm_input_token", "genai_tokens_input", "gen_ai_usage_input_tokens", "usage_input",
+        "usagedetails_input",
     ),
     "output_tokens": (
         "output_tokens", "completion_tokens", "generated_tokens", "output_length",
         "num_decode_tokens", "response_tokens", "generatedtokens", "output_len",
+        "llm_output_token", "genai_tokens_output", "gen_ai_usage_output_tokens", "usage_output",
+        "usagedetails_output",
     ),
     "request_id": ("request_id", "id"),
     "request_class": ("request_class", "class"),
@@ -133,7 +148,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "prefix_blocks": ("prefix_blocks", "hash_ids"),
     "observed_e2e_s": ("observed_e2e_s", "e2e_s", "latency_s", "e2e_ms", "latency_ms"),
 }  # fmt: skip
-"""Names under which plain tables hold our columns, our own name first."""
+"""Names under which plain tables hold our columns, our own name first.
+
+Those of gateways: LiteLLM spend logs (``startTime``), nginx ``ngx_http_log_module``, Elastic
+(``@timestamp``), Envoy and Envoy AI Gateway access logs, Langfuse observations (``usageDetails``).
+"""
 
 
 def plain_layout(
@@ -172,8 +191,10 @@ def plain_layout(
         raise DataError(rule, where=where, field=", ".join(missing))
     folded = {c: _folded(c) for c in columns if c not in found.values()}
     marks = marks_of(folded)
+    other = {**repeats.columns_of(folded.items()), **recordings.columns_of(folded.items())}
     notes += [f"Column {name!r} marks refused and failed calls." for name in marks.values()]
-    unused = [c for c in columns if c not in found.values() and c not in marks.values()]
+    used = {*found.values(), *marks.values(), *other.values()}
+    unused = [c for c in columns if c not in used]
     if unused:
         notes.append(f"Columns not used: {_few(unused)}.")
     twice = [name for name, n in Counter(columns).items() if n > 1 and name in found.values()]
@@ -183,9 +204,10 @@ def plain_layout(
         format=format,
         columns=found,
         units={**_units_by_name(found), **(units or {})},
-        exact_times=found["arrival_s"] in ("arrival_s", "intended_start_s", "sent_s"),
+        exact_times=found["arrival_s"] in EXACT,
+        guessed="arrival_s" not in (mapping or {}) and found["arrival_s"] not in EXACT,
         notes=tuple(notes),
-        marks={**marks, **recordings.columns_of(folded.items())},
+        marks={**marks, **other},
     )
 
 

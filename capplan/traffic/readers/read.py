@@ -157,7 +157,7 @@ def _published(name: str, file: _File) -> tuple[Layout, Iterable[RawBatch]]:
     if form is not None and rows_of is not None and file.container == "json":
         found, columns = json_records.values(file.path), tuple(form.layout.columns)
         found = recordings.single(found, file.path) if form.is_run else found
-        return form.layout, json_records.batches(found, lambda r: rows_of(r, file.path), columns)
+        return form.layout, json_records.batches(found, rows_of(file.path), columns)
     known = TABLE_LAYOUTS.get(name) if form is None else form.layout
     containers = ("csv", "parquet") if form is None else ("json",)
     layout = known.among(file.columns) if known and file.container in containers else None

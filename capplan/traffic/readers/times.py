@@ -22,26 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capplan.schema import DataError
+from capplan.traffic.readers import doubts
 from capplan.traffic.readers import values as v
+from capplan.traffic.readers.doubts import SLOW_GAP_S, UNITS_PER_S
 
 GONE, BROKEN, NUMBER, NAIVE, AWARE = 0, 1, 2, 3, 4
-UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 EPOCH_LIMITS = (1e8, 1e11, 1e14, 1e17)
 FEW_FRACTION = 0.01
-LEAST_SPAN_S = 10.0
-SLOW_GAP_S = 60.0
-"""Doubt of a unit, from :data:`DOUBTED_ROWS` on: a recording shorter than 10 s, or whole numbers
-that are on average a minute apart, while another unit gives a recording of usual length and rate.
-Judgements of the project: neither kind of traffic needs a capacity plan."""
-DOUBTED_ROWS = 20
-SERIAL_DAYS = (36_526.0, 73_051.0)
-"""Days since 1900 of the years 2000 to 2099, as spreadsheets count them. Source: ECMA-376, Office
-Open XML, part 1, section 18.17.4."""
 IDLE_GAPS = 10.0
 """Mean gaps from which on the time before the first request is no traffic, if over a minute."""
-TURNED_BACK_S = (1800.0, 7200.0)
-"""Steps back of a local clock at the end of summer time: an hour, half an hour on Lord Howe Island,
-two hours in Antarctica. Source: IANA time zone database, 2025b."""
 _NS = 1_000_000_000
 _ISO = (
     r"^(1[7-9]\d\d|2[01]\d\d|22[0-5]\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -180,7 +169,13 @@ def _cast_some(text: Any, target: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArr
 
 
 def arrivals(
-    times: Times, *, unit: str | None, proven: bool = False, exact: bool, where: str
+    times: Times,
+    *,
+    unit: str | None,
+    proven: bool = False,
+    exact: bool,
+    guessed: bool = False,
+    where: str,
 ) -> ArrivalTimes:
     """Return seconds from the start of the trace for rows that all have a time.
 
@@ -194,6 +189,8 @@ def arrivals(
         The unit is stated, by an option or the column's name.
     exact
         Keep numbers that count from a start as they are, whatever the first one is.
+    guessed
+        The column was taken for its name alone, so that its order must be one of arrivals.
     where
         Name of the file, for errors.
 
@@ -206,32 +203,15 @@ def arrivals(
         mix = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
         raise DataError("times of one kind", where=where, field="arrival_s", value=mix)
     if counts["numbers"]:
-        return _number_arrivals(times.values, unit, proven=proven, exact=exact, where=where)
+        found = _number_arrivals(times.values, unit, proven=proven, exact=exact, where=where)
+        if guessed and found.start is None:
+            doubts.check_order(found.seconds, where)
+        return found
     notes: tuple[str, ...] = ()
     if counts["without offset"]:
-        _check_clock(times.values, where)
-        notes = ("Wall times without an offset are read as UTC.",)
+        doubts.check_clock(times.values, where)
+        notes = (doubts.clock_note(times.values),)
     return _since_first(times.values, _NS, np.ones(len(times.kind), np.bool_), notes)
-
-
-def _check_clock(wall_ns: npt.NDArray[np.int64], where: str) -> None:
-    """Refuse times without an offset that step back as a clock does at the end of summer time.
-
-    Rows out of order step back often, or by other spans.
-    """
-    steps = np.diff(wall_ns)
-    back = np.flatnonzero(steps < 0)
-    low, high = (span * _NS for span in TURNED_BACK_S)
-    # The step is an hour less the gap between the two requests around it.
-    if len(back) == 1 and low - SLOW_GAP_S * _NS <= -steps[back[0]] <= high:
-        before, after = (
-            datetime.fromtimestamp(wall_ns[i] / _NS, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            for i in (back[0], back[0] + 1)
-        )
-        rule = (
-            "times with an offset, or in UTC: an hour of local time that comes twice is ambiguous"
-        )
-        raise DataError(rule, where=where, field="arrival_s", value=f"{before}, then {after}")
 
 
 def _since_first(
@@ -258,8 +238,8 @@ def _number_arrivals(
         bands = np.minimum(bands, 1)
     band, good = _one_band(bands, where)
     if band == 0:
-        if not (proven or exact):
-            _check_unit(values[good], unit, where)
+        if not proven:
+            doubts.check_unit(values[good], unit, where, named_s=exact)
         return _relative(values, scale, good, unit=unit, exact=exact)
     found = unit or tuple(UNITS_PER_S)[band - 1]
     per_s = UNITS_PER_S[found]
@@ -276,34 +256,6 @@ def _one_band(bands: npt.NDArray[np.intp], where: str) -> tuple[int, npt.NDArray
         mix = ", ".join(f"{n} in {names[i]}" for i, n in enumerate(sizes.tolist()) if n)
         raise DataError("times in one unit", where=where, field="arrival_s", value=mix)
     return band, bands == band
-
-
-def _check_unit(values: npt.NDArray[Any], unit: str | None, where: str) -> None:
-    """Refuse a unit that the file does not state if another one fits better; name both."""
-    if len(values) < DOUBTED_ROWS:
-        return
-    span = float(values.max()) - float(values.min())
-    if (
-        unit is None
-        and SERIAL_DAYS[0] <= values.min()
-        and values.max() < SERIAL_DAYS[1] > span * 100
-    ):
-        rule = (
-            "a stated unit, or wall times: numbers like days since 1900, as a spreadsheet has them"
-        )
-        raise DataError(rule, where=where, field="arrival_s", value=f"{values.min():,.10g}")
-    other: str | None = None
-    if unit == "ms" and span / 1e3 < LEAST_SPAN_S <= span:
-        other = "s"
-    elif unit is None and span / len(values) >= SLOW_GAP_S and span / 1e3 >= LEAST_SPAN_S:
-        other = "ms" if (np.mod(values, 1) == 0).all() else None
-    if other is None:
-        return
-    taken = unit or "s"
-    rates = {u: len(values) * UNITS_PER_S[u] / span for u in (taken, other)}
-    fits = " or ".join(f"{u} ({rate:.3g}/s)" for u, rate in rates.items())
-    rule = f"a stated unit (traffic.units, --unit arrival_s=…), since two fit: {fits}"
-    raise DataError(rule, where=where, field="arrival_s", value=f"numbers over {span:,.6g}")
 
 
 def _relative(

@@ -1,11 +1,11 @@
 """Raw rows as Arrow arrays of any type, and the numbers, flags and names in them.
 
 Each value is checked on its own.
-A number may be quoted, padded with blanks, or grouped in threes by commas (``"1,234"``); grouped
-ones are counted. Whether commas group or are decimal signs, the column shows (``0,5`` is not
-grouped, ``1,234,567`` is); if each reads both ways, token counts are grouped, since they are whole,
-and other numbers are an error. A period may group token counts likewise. ``""``, ``nan``, ``null``,
-``none``, ``na``, ``n/a`` and ``-`` mean missing.
+A number may be quoted, padded with blanks, or grouped in threes by commas (``"1,234"``), blanks or
+apostrophes; grouped ones are counted. Whether commas group or are decimal signs, the column shows
+(``0,5`` is not grouped, ``1,234,567`` is); if each reads both ways, token counts are grouped, since
+they are whole, and other numbers are an error. A period may group token counts likewise. ``""``,
+``nan``, ``null``, ``none``, ``na``, ``n/a`` and ``-`` mean missing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ _GROUPED = r"^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
 _EITHER = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 _DECIMAL_COMMA = r"^[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+|\d{1,3}(\.\d{3})+,\d+)$"
 """Numbers with a comma: grouped, of either reading, and those with a decimal comma for sure."""
+_SPACE = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"
+_SPACED = rf"^\s*[+-]?[1-9]\d{{0,2}}({_SPACE}\d{{3}})+([.,]\d*)?\s*$"
+"""Blanks and apostrophes that group digits. Source: Unicode CLDR 47, "Numbers", group separators of
+French (U+202F), Swedish (U+00A0) and Swiss German (U+2019)."""
 _GROUPED_BY_PERIOD = r"^[1-9]\d{0,2}(\.\d{3})+$"
 
 
@@ -159,7 +163,7 @@ def _text_numbers(array: Any, *, whole: bool) -> Parsed:
         plain_numbers = _cast_all(array)
         if plain_numbers is not None and not (whole and plain_numbers.data.dtype.kind == "f"):
             return plain_numbers
-    text = pc.utf8_trim_whitespace(array)
+    text, spaced = _closed(pc.utf8_trim_whitespace(array))
     missing = missing_text(text)
     grouped = _like(text, _GROUPED)
     if whole and _is_grouped_by_period(text):
@@ -175,7 +179,22 @@ def _text_numbers(array: Any, *, whole: bool) -> Parsed:
     parsed = _cast(pc.if_else(shaped, text, "0"))
     good = shaped.to_numpy(zero_copy_only=False) & (parsed.state == OK)
     state = np.where(missing, MISSING, np.where(good, OK, BAD)).astype(np.uint8)
-    return Parsed(data=parsed.data, state=state, grouped=int(pc.sum(grouped).as_py() or 0))
+    n_grouped = int(pc.sum(grouped).as_py() or 0) + spaced
+    return Parsed(data=parsed.data, state=state, grouped=n_grouped)
+
+
+def _closed(text: Any) -> tuple[Any, int]:
+    """Return text in which no blank or apostrophe groups the digits of a number, and how many did.
+
+    >>> import pyarrow as pa
+    >>> _closed(pa.array(["12 345", "1'234'567", "12 34"]))[0].to_pylist()
+    ['12345', '1234567', '12 34']
+    """
+    spaced = _like(text, _SPACED)
+    found = int(pc.sum(spaced).as_py() or 0)
+    if not found:
+        return text, 0
+    return pc.if_else(spaced, pc.replace_substring_regex(text, _SPACE, ""), text), found
 
 
 def _like(text: Any, pattern: str) -> Any:
@@ -213,8 +232,9 @@ def decimal_commas(array: Any) -> int:
 
 def pointed(array: Any) -> tuple[Any, int]:
     """Return text in which the comma of each number is a decimal point, and how many there are."""
-    with_comma = _like(array, r"^\s*[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+\s*$")
-    return pc.if_else(with_comma, _points(array), array), int(pc.sum(with_comma).as_py() or 0)
+    closed, _ = _closed(array)
+    with_comma = _like(closed, r"^\s*[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+\s*$")
+    return pc.if_else(with_comma, _points(closed), array), int(pc.sum(with_comma).as_py() or 0)
 
 
 def _points(text: Any) -> Any:
