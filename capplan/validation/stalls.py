@@ -11,7 +11,8 @@ real stall wanders; slow requests in bursts count once. The cosine depends on ``
 alone, so the sums for all periods of an octave are one correlation over the logarithm of the lag.
 The largest value over all periods is compared
 with that of slow requests moved to other arrivals nearby: it keeps the arrivals and stretches
-with many slow requests, and counts that many periods were tried.
+with many slow requests, and counts that many periods were tried. Where the load itself comes in
+periodic bursts that the prediction misses, the comb may be the load's.
 
 Source: Bartlett, "The spectral analysis of point processes", J. R. Stat. Soc. B 25, 1963 (the
 spectrum as a sum of cosines over lags); Davison and Hinkley, "Bootstrap Methods and their
