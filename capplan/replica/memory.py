@@ -24,6 +24,7 @@ from capplan.catalog import (
     Model,
     accelerator,
     embedding_parameters,
+    expert_parameters,
     indexer_parameters,
     linear_state_bytes,
     model,
@@ -52,6 +53,13 @@ SAMPLER_BYTES_PER_LOGIT = 36.0
 two precisions, sorted values, 8-byte indices, probabilities, sums, masks, noise). Source: vLLM,
 ``vllm/v1/sample/ops/topk_topp_sampler.py``, 2026; it gives 1.10 GiB for 256 sequences of
 Llama-3.1, whose start-up logs show an activation peak of 1.16 to 1.24 GiB."""
+
+
+PADDED_NUMBERS = 256
+"""Hidden sizes of experts in MXFP4 are padded to a multiple of these. Source: weights that vLLM
+logged for gpt-oss-20b and -120b on an H100, 13.47 and 64.38 GiB (llm-d-benchmark,
+``config_explorer/empirical-vllm-memory-results.md``, 2025): 3,072 for 2,880 gives both within
+0.5 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +127,22 @@ def weight_bytes(
     size = BYTES[dtype or found.served_dtype]
     embeddings = embedding_parameters(found)
     undivided, held = undivided_parameters(found, tensor_parallel)
-    inner = (found.parameters - embeddings - undivided) / tensor_parallel + held
+    divided = float(found.parameters - embeddings - undivided)
+    if (dtype or found.served_dtype) == "mxfp4":
+        divided += found.moe_layers * found.num_experts * _padding(found)
+    inner = divided / tensor_parallel + held
     if pipeline_parallel > 1:
         inner *= stage_layers(found, pipeline_parallel) / found.num_hidden_layers
         embeddings = found.vocab_size * found.hidden_size
     kept = found.unquantized_parameters * stage_layers(found, pipeline_parallel)
     kept_bytes = kept / found.num_hidden_layers / tensor_parallel * max(SIXTEEN_BITS - size, 0.0)
     return inner * size + kept_bytes + embeddings / tensor_parallel * max(size, SIXTEEN_BITS)
+
+
+def _padding(found: Model) -> float:
+    """Return the numbers by which an expert in MXFP4 is padded."""
+    missing = -found.hidden_size % PADDED_NUMBERS
+    return expert_parameters(found) * missing / found.hidden_size
 
 
 def stage_layers(found: Model, pipeline_parallel: int) -> int:
