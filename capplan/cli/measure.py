@@ -33,6 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
     from capplan.live import measure
+    from capplan.live.run import NOTE
     from capplan.results import headline
     from capplan.slo import judge
     from capplan.traffic.draw import draw
@@ -40,15 +41,16 @@ def _run(args: argparse.Namespace) -> int:
     trace = draw(scenario, seed=args.seed)
     result = measure(scenario, target, trace=trace, seed=args.seed, confirmed=args.confirmed)
     verdict = judge(result, scenario)
+    notes = [*trace.notes, NOTE]
     run_id = inputs_of(result).run_id
     if args.out is not None:
         write_run(result, verdict, args.out)
     if args.json:
         figures = {"run_id": run_id, **headline(result), "client": result.client}
-        print_json(plain({**figures, "verdict": verdict, "assumed": list(trace.notes)}))
+        print_json(plain({**figures, "verdict": verdict, "assumed": list(notes)}))
     else:
         sys.stdout.write(f"run {run_id}: {result.as_text()}\nclient: {result.client}\n")
         sys.stdout.write(f"verdict: {verdict.as_text()}\n")
-        print_assumed(trace.notes)
+        print_assumed(notes)
         print_stored(args.out)
     return checked(verdict.outcome, check=args.check)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from capplan.cli.backend import add_backend, backend_of
 from capplan.cli.output import checked, print_assumed, print_frame, print_json, print_stored
 from capplan.cli.parsing import add_command, scenario_of
 
@@ -27,18 +28,25 @@ def add(commands: Any) -> None:
         action="store_true",
         help="run the one change of the crossed limit as a candidate",
     )
-    parser.offer("--jobs", "--backend", "--out", "--check", "--json", required="--out")
+    add_backend(parser)
+    parser.offer("--jobs", "--out", "--check", "--json", required="--out")
 
 
 def _run(args: argparse.Namespace) -> int:
     scenario = scenario_of(args)
 
     from capplan.encoding import plain
+    from capplan.schema import DataError
     from capplan.stages import run_stages
     from capplan.verdict import reason_table
 
     _check_out(Path(args.out))
-    found = run_stages(scenario, seed=args.seed, try_next=args.try_next, jobs=args.jobs)
+    backend = backend_of(args)
+    if backend.name == "live" and (args.try_next or args.jobs > 1):
+        raise DataError("--next and --jobs are for the simulation", field="--backend", value="live")
+    found = run_stages(
+        scenario, seed=args.seed, try_next=args.try_next, jobs=args.jobs, backend=backend
+    )
     found.write(args.out)
     if args.json:
         print_json(plain(found.to_json()))

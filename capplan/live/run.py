@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -48,6 +49,10 @@ EXCHANGES = (
 )
 """Columns of what attempts showed on the wire: times from the start of the run; tokens as the
 server counted; ``itl_*`` of the gaps between chunks; ``detail`` in the words of the server."""
+NOTE = (
+    "Measured on a real server: the scenario's gateway, queues, breakers and autoscalers describe "
+    "it and were not enforced."
+)
 NOT_SHOWN = ("prefill_end_s", "decode_end_s", "network_s", "wasted_tokens")
 """Columns of the request log that a server does not show."""
 
@@ -85,15 +90,19 @@ def measure(
     cold_start_s
         How long the server took to start for this run, s; NaN = it was there.
 
-    Raises :class:`capplan.schema.DataError` for a server that is not private without ``confirmed``,
-    cannot be reached, or does not tell its tokens. An interrupt (Ctrl-C) stops sending, waits for
-    what is in flight, and returns what was measured, marked as partial.
+    Raises :class:`capplan.schema.DataError` for a scenario with faults, and for a server that is
+    not private without ``confirmed``, cannot be reached, or does not tell its tokens. An interrupt
+    (Ctrl-C) stops sending, waits for what is in flight, and returns what was measured, marked as
+    partial.
     """
     target = Target(url=target) if isinstance(target, str) else target
+    if scenario.faults:
+        raise DataError("no faults on a real server", field="faults", value=len(scenario.faults))
     if not (target.is_private or confirmed):
         rule = "a server on loopback or in a private network, or --yes-this-is-my-server"
         raise DataError(rule, field="url", value=target.url)
     trace = draw(scenario, seed=seed) if trace is None else trace
+    trace = replace(trace, notes=(*trace.notes, *(() if NOTE in trace.notes else (NOTE,))))
     wait_s = scenario.drain_s if drain_s is None else drain_s
     return _outside_a_loop(
         lambda: _measured(

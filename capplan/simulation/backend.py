@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from capplan.results import RunResult
@@ -43,3 +45,19 @@ class Simulation:
 
 
 SIMULATION = Simulation()
+_current: ContextVar[Backend] = ContextVar("backend", default=SIMULATION)
+
+
+def current() -> Backend:
+    """Return the backend that runs of a study go to: the simulation, unless it says otherwise."""
+    return _current.get()
+
+
+@contextmanager
+def running_on(backend: Backend) -> Iterator[None]:
+    """Send the runs of a study to a backend."""
+    token = _current.set(backend)
+    try:
+        yield
+    finally:
+        _current.reset(token)

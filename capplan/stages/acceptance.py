@@ -17,6 +17,7 @@ from capplan.formatting import counted, format_value, in_layer, listed, rule_wor
 from capplan.replica.assumptions import rests_on
 from capplan.results.conservation import KEYS
 from capplan.scenario.shapes import Replay
+from capplan.simulation.backend import SIMULATION, Backend
 from capplan.stages.metrics import levels, trends_of
 from capplan.stages.rules import Findings, not_applicable
 from capplan.verdict import Verdict, reason_table
@@ -38,6 +39,7 @@ class Acceptance(Findings, Displayed):
     verdict: Verdict
     candidate: Candidate | None = None
     asked_next: bool = False
+    backend: Backend = SIMULATION
 
     @property
     def knee(self) -> Knee | None:
@@ -72,7 +74,8 @@ class Acceptance(Findings, Displayed):
             scenario=self.scenario,
             seed=self.seed,
             trace=self.trace,
-            asked={"next": self.asked_next},
+            backend=self.backend.name,
+            asked={"next": self.asked_next, **self.backend.identity()},
         )
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.formatting import listed, rule_words
-from capplan.simulation import simulate
+from capplan.simulation.backend import current
 from capplan.slo.promises import stated
 from capplan.stages.stage import Stage, stage_of
 from capplan.stages.violations import Break, broken
@@ -182,7 +182,7 @@ def _cut(scenario: Scenario, stage: Stage, over: Sequence[str]) -> Stage | None:
                 keeps[at] = False
                 keeps[at[np.linspace(0, len(at), most, endpoint=False).astype(int)]] = True
     fewer = replace(trace, frame=frame[keeps].reset_index(drop=True))
-    again = simulate(run.scenario, trace=fewer, seed=run.seed, replication=run.replication)
+    again = current().run(run.scenario, trace=fewer, seed=run.seed, replication=run.replication)
     load = stage.load_rps * keeps.mean()
     name, note = f"{stage.name} cut", f"{listed(over)} at its share"
     return stage_of(

@@ -60,6 +60,8 @@ class Findings:
     """How far the ramp's loads move with the error of step times; None = unknown."""
     cuts: tuple[Cut, ...] = ()
     """Stages that were run again with the tenants that send too much at their share."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Stages of the plan that could not be run, and why."""
 
     @property
     def within(self) -> tuple[Stage, ...]:
@@ -93,6 +95,7 @@ def rules(found: Findings) -> Iterator[Reason]:
     """Yield the finding of every rule."""
     scenario, within = found.scenario, found.within
     yield unowned_queues(scenario)
+    yield from (unknown(f"{kind}_stage", why) for kind, why in found.left_out.items())
     yield from _planned_load(found)
     yield from _stage_promises(found)
     yield from _ttft_over(found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from capplan.budget import resolved
 from capplan.evidence import TraceIdentity
 from capplan.progress import work
+from capplan.simulation.backend import SIMULATION, Backend, current, running_on
 from capplan.slo import scope_of
 from capplan.stages import stage_kinds
 from capplan.stages.acceptance import Acceptance
@@ -44,7 +45,12 @@ def verdict_of(findings: Findings) -> Verdict:
 
 
 def run_stages(
-    scenario: Scenario, *, seed: int = 0, try_next: bool = False, jobs: int = 1
+    scenario: Scenario,
+    *,
+    seed: int = 0,
+    try_next: bool = False,
+    jobs: int = 1,
+    backend: Backend = SIMULATION,
 ) -> Acceptance:
     """Return the acceptance of a scenario: its baseline, ramp, bursts, fall-back and failure.
 
@@ -62,17 +68,25 @@ def run_stages(
     jobs
         Processes that the plan's further replications of the ramp run in; the result does not
         depend on it.
+    backend
+        What runs the stages: the simulation, or a real server, whose faults and next change are
+        left out.
 
     Raises
     ------
     DataError
         For a scenario that cannot be drawn or run.
+    ValueError
+        For ``jobs`` or ``try_next`` on a real server.
     """
-    scenario = resolved(scenario)
-    with work("", total=RAMP_RUNS + len(scenario.stages.run), guessed=True):
+    scenario, live = resolved(scenario), backend.name == "live"
+    if live and (jobs > 1 or try_next):
+        raise ValueError("jobs and try_next are for the simulation")
+    runs = work("", total=RAMP_RUNS + len(scenario.stages.run), guessed=True)
+    with running_on(backend), runs:
         loads = loads_of(scenario, seed=seed)
         plan = scenario.stages.run
-        found = Findings(scenario=scenario, loads=loads)
+        found = Findings(scenario=scenario, loads=loads, left_out=_left_out(scenario, live=live))
         if "baseline" in plan:
             found = replace(found, baseline=stage_kinds.baseline(scenario, loads, seed=seed))
         if unowned_queues(scenario).outcome != "blocked":
@@ -88,7 +102,15 @@ def run_stages(
         verdict=verdict_of(found),
         candidate=candidate,
         asked_next=try_next,
+        backend=backend,
     )
+
+
+def _left_out(scenario: Scenario, *, live: bool) -> dict[str, str]:
+    """Return the stages of the plan that a real server cannot be asked for, and why."""
+    if live and "failure" in scenario.stages.run:
+        return {"failure": "no fault was run on the server"}
+    return {}
 
 
 def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
@@ -100,7 +122,8 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         knees = knees_of(scenario, ramp, seed=seed)
         first = scenario.request_class(point.request_class if point else None)
         pool = scenario.pool_of(first.name).name
-        within = loads_within_error(scenario, ramp, pool, seed=seed)
+        simulated = current().name == "simulated"
+        within = loads_within_error(scenario, ramp, pool, seed=seed) if simulated else None
         found = replace(found, ramp=ramp, first_degradation=point, knees=knees, within_error=within)
         found = replace(found, replications=_replicated(found, seed, jobs))
     planned = settled(scenario, loads.planned_rps, seed=seed)
@@ -110,7 +133,7 @@ def _loaded(found: Findings, seed: int, jobs: int) -> Findings:
         stage = stage_kinds.fall_back(scenario, loads, found.ramp, seed=seed)
         run["fall_back"] = stage
         found = replace(found, recovery=recovery_of(stage, found.baseline))
-    if "failure" in plan:
+    if "failure" in plan and "failure" not in found.left_out:
         run["failure"], run["retest"] = failure(planned, loads, seed=seed)
     found = replace(found, others=run)
     return replace(found, cuts=tuple(cuts_of(scenario, found.within)))

@@ -16,7 +16,7 @@ from capplan.scenario.faults import GeneratorLimit, Leak
 from capplan.scenario.files import with_values
 from capplan.scenario.shapes import Replay
 from capplan.scenario.traffic import RecordedGaps
-from capplan.simulation import simulate
+from capplan.simulation.backend import current
 from capplan.stages.scaling import fall_back_s, scales
 from capplan.stages.stage import Stage, stage_of, windowed
 from capplan.stages.violations import margins_of
@@ -215,7 +215,8 @@ def run_load(
         perturbations=perturbations,
         faults=faults,
     )
-    run = simulate(changed, seed=seed, replication=replication)
+    trace = draw(changed, seed=seed, replication=replication)
+    run = current().run(changed, trace=trace, seed=seed, replication=replication)
     progress.step()
     return run
 

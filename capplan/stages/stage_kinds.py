@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capplan.formatting import counted
-from capplan.simulation import simulate
+from capplan.simulation.backend import current
 from capplan.stages.run_load import (
     Loads,
     Shape,
@@ -209,7 +209,7 @@ def wave(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
 def replay(scenario: Scenario, loads: Loads, *, seed: int) -> Stage:
     """Return the scenario's own traffic, unchanged."""
     trace = draw(scenario, seed=seed)
-    run = simulate(scenario, trace=trace, seed=seed)
+    run = current().run(scenario, trace=trace, seed=seed)
     end = math.nextafter(float(trace.frame["arrival_s"].iloc[-1]), math.inf)
     load, start = loads.planned_rps, scenario.warmup_s
     return stage_of("replay", "replay", load, run, start_s=start, end_s=end, steady=False)

@@ -1,13 +1,16 @@
 """A server of known delays on loopback, for as long as a module's tests run."""
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import tiny_llama
 
 from capplan.live import Target
 from capplan.scenario.files import validate
@@ -39,7 +42,7 @@ def server() -> Iterator[MockServer]:
     process.communicate()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def service():
     """Return a function that builds a small service; a keyword is a field of its class."""
 
@@ -68,3 +71,36 @@ def service():
         return validate(data, where="test")
 
     return built
+
+
+SLOTS = 4
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run a server with 4 slots; give its URL and process id."""
+    model = folder / "model.gguf"
+    tiny_llama.write(model)
+    script, port = Path(__file__).with_name("llama_server.py"), free_port()
+    process = subprocess.Popen(
+        [sys.executable, script, model, str(port), str(SLOTS)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    yield f"http://127.0.0.1:{port}", process.pid
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Iterator[str]:
+    """Return the URL of a running server."""
+    with running(tmp_path_factory.mktemp("llama")) as (url, _):
+        yield url

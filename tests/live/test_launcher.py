@@ -10,7 +10,7 @@ import capplan as cp
 from capplan.live import Launcher, Target
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
-from tests.live.test_llama_cpp import free_port
+from tests.live.conftest import free_port
 
 
 @pytest.fixture

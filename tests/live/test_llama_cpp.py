@@ -3,14 +3,9 @@
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,38 +16,7 @@ from capplan.cli import main
 from capplan.evidence import write_run
 from capplan.live import Target, experiment
 from capplan.live.telemetry import known_metrics
-
-SLOTS = 4
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-@contextmanager
-def running(folder: Path) -> Iterator[tuple[str, int]]:
-    """Run a server with 4 slots; give its URL and process id."""
-    model = folder / "model.gguf"
-    tiny_llama.write(model)
-    script, port = Path(__file__).with_name("llama_server.py"), free_port()
-    process = subprocess.Popen(
-        [sys.executable, script, model, str(port), str(SLOTS)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    yield f"http://127.0.0.1:{port}", process.pid
-    process.terminate()
-    process.communicate(timeout=20)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory) -> Iterator[str]:
-    """Return the URL of a running server."""
-    with running(tmp_path_factory.mktemp("llama")) as (url, _):
-        yield url
+from tests.live.conftest import SLOTS, running
 
 
 def metrics(url: str) -> dict[str, float]:
