@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from capplan.live.run import measure
+from capplan.live.run import NOTE, measure
 from capplan.live.target import Target
 from capplan.results import RunResult
 from capplan.scenario import Scenario
@@ -59,6 +59,7 @@ class RunningServer:
     confirmed: bool = False
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     name: ClassVar = "live"
+    notes: ClassVar = (NOTE,)
 
     def run(
         self, scenario: Scenario, *, trace: Trace, seed: int = 0, replication: int = 0

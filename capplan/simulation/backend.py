@@ -18,6 +18,8 @@ class Backend(Protocol):
 
     name: str
     """``simulated`` or ``live``."""
+    notes: tuple[str, ...]
+    """What its runs assume."""
 
     def run(
         self, scenario: Scenario, *, trace: Trace, seed: int = 0, replication: int = 0
@@ -32,6 +34,7 @@ class Simulation:
     """The simulation as a backend; equal inputs give equal runs."""
 
     name = "simulated"
+    notes: tuple[str, ...] = ()
 
     def run(
         self, scenario: Scenario, *, trace: Trace, seed: int = 0, replication: int = 0

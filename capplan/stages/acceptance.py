@@ -114,7 +114,13 @@ class Acceptance(Findings, Displayed):
     @property
     def assumed(self) -> list[str]:
         """Return what was assumed, cut, dropped or filled, and how far step times can be off."""
-        return [*self.trace.notes, *rests_on(self.scenario)]
+        modelled = rests_on(self.scenario) if self.is_simulated else []
+        return [*self.trace.notes, *self.backend.notes, *modelled]
+
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether step times of a law, with their error, are behind the figures."""
+        return self.backend.name == "simulated"
 
     def summary(self) -> str:
         """Return where it first degrades, where the knee is, and whether it comes back."""
@@ -165,6 +171,8 @@ class Acceptance(Findings, Displayed):
         )
 
     def _knee_within(self, knee: Knee) -> str:
+        if not self.is_simulated:
+            return ""
         if self.within_error is None:
             return " (within the error of step times: unknown)"
         ends = [format_value(end, "_rps") for end in self.within_error.knee(knee)]
