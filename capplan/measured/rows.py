@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from capplan.measured.testers import TOOLS, UNITS, Rows, read_form
-from capplan.schema import DataError
+from capplan.schema import REQUESTS, DataError
 from capplan.traffic.readers import files, recordings, tabular
 
 NUMBERS = (
@@ -131,7 +131,19 @@ def _typed(rows: Rows, path: Path) -> Rows:
     kept = typed[keep].reset_index(drop=True)
     if starts := [name for name in ("intended_start_s", "sent_s") if name in kept]:
         recordings.check_times(kept[starts[0]].dropna().to_numpy(), path)
-    return Rows(frame=kept, tool=rows.tool, dropped={r: n for r, n in dropped.items() if n})
+    return Rows(
+        frame=kept,
+        tool=rows.tool,
+        dropped={r: n for r, n in dropped.items() if n},
+        unused=_unused(rows.frame),
+    )
+
+
+def _unused(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Return the columns that nothing is made of, but for those of our own request log."""
+    own = {column.name for column in REQUESTS}
+    read = {*NUMBERS, *own, *(f"{name.removesuffix('_s')}_ms" for name in NUMBERS)}
+    return tuple(str(name) for name in frame if str(name) not in read)
 
 
 def _in_seconds(frame: pd.DataFrame) -> pd.DataFrame:

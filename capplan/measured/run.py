@@ -87,6 +87,8 @@ def read_measured(path: str | Path, *, server: Server | None = None) -> Measured
         total = len(frame) + dropped.total()
         reasons = ", ".join(f"{n} × {reason}" for reason, n in dropped.items())
         notes.append(f"{counted(dropped.total(), 'row')} of {total:,} dropped: {reasons}.")
+    if read.unused:
+        notes.append(f"Not used: {', '.join(read.unused)} of {table.name}.")
     if server.unused:
         notes.append(f"Not used: {', '.join(server.unused)} of {SERVER_FILE}.")
     return Measured(

@@ -28,11 +28,16 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """The requests of a file, the tool that wrote it, and the rows that were dropped, by reason."""
+    """The requests of a file, its tool, the rows dropped by reason, the columns not used."""
 
     frame: pd.DataFrame
     tool: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+
+
+class NotOfTheRunError(ValueError):
+    """A record that is readable, and no part of the run; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,10 @@ def read_form(content: Any, path: Path) -> Rows | None:
     Raises :class:`DataError` naming the tool and what the file lacks.
     """
     first = content[0] if isinstance(content, list) and content else content
-    form = form_of(first if isinstance(first, Mapping) else {})
+    keys = set(first) if isinstance(first, Mapping) else set()
+    if "backend" in keys and str(first["backend"]).startswith("sglang"):
+        keys.add("tag")  # older versions of SGLang's bench write no tag
+    form = form_of(keys)
     if form is None:
         return None
     if form.requests is None or form.row is None:
@@ -69,6 +77,8 @@ def read_form(content: Any, path: Path) -> Rows | None:
     for request in form.requests(content, path):
         try:
             rows.append(form.row(request))
+        except NotOfTheRunError as err:
+            dropped[str(err)] += 1
         except (KeyError, TypeError, ValueError, AttributeError) as err:
             dropped[f"unreadable ({type(err).__name__}: {err})"] += 1
     return Rows(frame=pd.DataFrame(rows), tool=form.tool, dropped=dropped)
@@ -165,17 +175,10 @@ def _guided(request: tuple[str, Record]) -> Row:
 # ------------------------------------------------------------------ AIPerf
 
 
-def _profiled(content: Any, path: Path) -> Iterator[Record]:
-    """Yield the records of the measured phase: warm-up requests are no part of the run."""
-    for record in content if isinstance(content, list) else [content]:
-        about = record["metadata"]
-        phase = about.get("benchmark_phase", about.get("credit_phase", "profiling"))
-        if phase == "profiling":
-            yield record
-
-
 def _aiperf(record: Record) -> Row:
     about, metrics, error = record["metadata"], record["metrics"] or {}, record.get("error")
+    if about.get("benchmark_phase", about.get("credit_phase", "profiling")) != "profiling":
+        raise NotOfTheRunError("of the warm-up, though the server carried it")
     start_ns = about["request_start_ns"] if "request_start_ns" in about else about["timestamp_ns"]
     prompt = _value(metrics, "input_sequence_length")
     outcome = "cancelled" if about.get("was_cancelled") else "failed" if error else "succeeded"
@@ -248,7 +251,7 @@ FORMS = (
     Form(tool="vLLM bench serve", has=("completed", "request_throughput"),
          lacks="single requests: --save-result --save-detailed writes them"),
     Form(tool="GuideLLM", has=("benchmarks",), requests=_guidellm, row=_guided),
-    Form(tool="AIPerf", has=("metadata", "metrics"), requests=_profiled, row=_aiperf),
+    Form(tool="AIPerf", has=("metadata", "metrics"), requests=_each, row=_aiperf),
     Form(tool="AIPerf", has=("request_latency", "input_config"),
          lacks="single requests: --export-level records writes profile_export.jsonl"),
     Form(tool="inference-perf", has=("start_time", "end_time", "info"),

@@ -86,6 +86,12 @@ def test_keys_that_nothing_is_made_of_are_told(folder):
     assert "Not used: colour of server.json." in read_measured(folder(colour="green")).notes
 
 
+def test_columns_that_nothing_is_made_of_are_named_but_those_of_our_own_log(folder, rows):
+    notes = read_measured(folder(rows.assign(rate=1.0, tenant="a"))).notes
+    assert "Not used: rate of requests.csv." in notes
+    assert not any("tenant" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

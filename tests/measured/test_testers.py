@@ -54,7 +54,9 @@ def test_aiperf_tells_each_request_in_a_line(tmp_path, packed):
     text = "\n".join(map(json.dumps, records))
     file = tmp_path / f"profile_export.jsonl{'.gz' if packed else ''}"
     file.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    rows = read_measured(file).requests
+    found = read_measured(file)
+    rows = found.requests
+    assert any("1 row of 5 dropped: 1 × of the warm-up" in note for note in found.notes)
     assert rows["start_s"].tolist() == pytest.approx([0.0, 1.5, 2.0, 3.0], abs=1e-6)
     assert rows["outcome"].tolist() == ["succeeded", "succeeded", "cancelled", "failed"]
     assert rows["prompt_tokens"].tolist() == [550] * 4
@@ -152,6 +154,16 @@ GENAI_SUMMARY = {"request_throughput": {"avg": 1.2}, "request_latency": {"avg": 
             "online.jsonl",
             {"tag": None, **WITHOUT_STARTS},
             "of SGLang .* lacks start_t.*--output-d",
+        ),
+        (
+            "online.jsonl",
+            {"backend": "sglang-oai", **WITHOUT_STARTS},
+            "of SGLang .* lacks start_t.*--output-d",
+        ),
+        (
+            "online.json",
+            {"backend": "vllm", **WITHOUT_STARTS},
+            "of vLLM bench serve lacks start_times",
         ),
         ("online.json", WITHOUT_STARTS, "of vLLM bench serve lacks start_times.*--save-detailed"),
         ("result.json", SUMMARY, "of vLLM bench serve lacks single requests: .*--save-detailed"),
