@@ -139,11 +139,13 @@ def tooltip(columns: Iterable[Column]) -> list[alt.Tooltip]:
     ]
 
 
-def rule_y(value: float, label: str, *, colour_of: str = VERMILLION) -> alt.LayerChart:
-    """Return a labelled horizontal rule, as a promise is drawn."""
+def rule_y(
+    value: float, label: str, *, colour_of: str = VERMILLION, below: bool = False
+) -> alt.LayerChart:
+    """Return a labelled horizontal rule, as a promise is drawn; ``below``: marks lie above it."""
     base, rule = _rule(value, label, colour_of)
     place = {"x": alt.value(0), "y": alt.Y("value:Q")}
-    return layered(rule.encode(y="value:Q"), *_label(base, place, colour_of))
+    return layered(rule.encode(y="value:Q"), *_label(base, place, colour_of, below=below))
 
 
 def rule_x(value: float, label: str, *, colour_of: str = VERMILLION) -> alt.LayerChart:
@@ -158,11 +160,13 @@ def _rule(value: float, label: str, colour_of: str) -> tuple[alt.Chart, alt.Char
     return base, base.mark_rule(color=colour_of, strokeDash=[6, 3], strokeWidth=1.5)
 
 
-def _label(base: alt.Chart, place: dict[str, Any], colour_of: str) -> list[Any]:
+def _label(
+    base: alt.Chart, place: dict[str, Any], colour_of: str, *, below: bool = False
+) -> list[Any]:
     """Return a text and, under it, its white outline: readable over any mark."""
-    mark: dict[str, Any] = {"align": "left", "fontSize": 11, "baseline": "bottom"}
-    mark |= {"dx": 4, "dy": -4}
-    outline = base.mark_text(stroke="white", strokeWidth=3, strokeJoin="round", **mark)
+    mark: dict[str, Any] = {"align": "left", "fontSize": 11, "dx": 4}
+    mark |= {"baseline": "top", "dy": 4} if below else {"baseline": "bottom", "dy": -4}
+    outline = base.mark_text(stroke="white", strokeWidth=7, strokeJoin="round", **mark)
     texts = (outline, base.mark_text(color=colour_of, **mark))
     return [text.encode(text="label:N", **place) for text in texts]
 

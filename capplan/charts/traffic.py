@@ -64,7 +64,7 @@ def dispersion_by_window(frame: pd.DataFrame) -> alt.LayerChart:
     up = y(c.DISPERSION, scale=alt.Scale(type="log", padding=12))
     title = "How bursty, and on which time scale"
     curves = lines(frame, x(c.WINDOW, scale=log), up, c.CLASS, shown=shown, title=title)
-    return layered(curves, rule_y(1.0, "Poisson: 1"))
+    return layered(curves, rule_y(1.0, "Poisson: 1", below=True))
 
 
 def length_distributions(trace: pd.DataFrame) -> alt.FacetChart:

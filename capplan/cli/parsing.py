@@ -61,6 +61,9 @@ def values_of(args: argparse.Namespace) -> dict[str, Any]:
     from capplan.catalog.tables import placed_trace
     from capplan.scenario.yaml_text import parse_value
 
+    fields = [field for field, _ in args.values]
+    if twice := sorted({field for field in fields if fields.count(field) > 1}):
+        raise DataError("each field once", field="--set", value=", ".join(twice))
     values = {field: parse_value(text) for field, text in args.values}
     trace = getattr(args, "trace", None)
     if trace is not None:
@@ -71,7 +74,7 @@ def values_of(args: argparse.Namespace) -> dict[str, Any]:
 def assignment(text: str) -> tuple[str, str]:
     """Return field and value of ``FIELD=VALUE``."""
     field, sign, value = text.partition("=")
-    if not sign or not field.strip():
+    if not sign or not field.strip() or not value.strip():
         msg = f"FIELD=VALUE, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return field.strip(), value

@@ -28,15 +28,19 @@ from capplan.scenario.part import (
     Quantile,
 )
 
-LeastShare = Annotated[float, Field(gt=0, le=1)]
-"""A share of requests that must be reached; 0 is refused, since every run reaches it."""
-MostShare = Annotated[float, Field(ge=0, lt=1)]
-"""A share of requests that must not be exceeded; 1 is refused, since no run exceeds it."""
-
+LeastShare = Annotated[float, Field(ge=0.5, le=1)]
+"""A share of requests that must be reached; below a half, it is a share of errors by mistake."""
+MostShare = Annotated[float, Field(ge=0, le=0.5)]
+"""A share of requests that must not be exceeded; above a half, it is one of successes by mistake.
+Both bounds are judgements of the project: what half the requests may miss is no promise."""
 
 SLOWEST_TOKEN_S = 5.0
 """Time of a token from which on its unit is doubted; a judgement of the project: the slowest server
 of ``data/validation/``, in overload, takes 0.13 s."""
+SLOWEST_FIRST_TOKEN_S = 600.0
+LONGEST_STREAM_S = 3600.0
+"""Times of a first token, and of a streamed answer, from which on their unit is doubted; judgements
+of the project: nothing that waits so long needs its tokens one by one."""
 
 
 class Promises(Part):
@@ -69,9 +73,11 @@ class Promises(Part):
     origins: Origins = Field(default_factory=dict)
 
     def _broken(self) -> Iterator[str]:
-        """Yield a TPOT that is milliseconds under the name of seconds."""
+        """Yield a latency that is milliseconds under the name of seconds."""
         if self.tpot_s is not None and self.tpot_s > SLOWEST_TOKEN_S:
             yield f"tpot_s: at most {SLOWEST_TOKEN_S:g} s a token, in s, not ms"
+        if self.ttft_s is not None and self.ttft_s > SLOWEST_FIRST_TOKEN_S:
+            yield f"ttft_s: at most {SLOWEST_FIRST_TOKEN_S:g} s, in s, not ms"
 
     def limits(self) -> Iterator[Limit]:
         """Yield the deadline, also if it is not set."""
@@ -209,6 +215,25 @@ class RequestClass(Part):
             yield (
                 f"hedge.after_s: below retry.attempt_timeout_s {ends_s:g}, at which the attempt "
                 f"ends, got {after_s:g}"
+            )
+        for name in ("deadline_s", "e2e_s"):
+            stated = getattr(self.promises, name)
+            if self.streaming and stated is not None and stated > LONGEST_STREAM_S:
+                yield (
+                    f"promises.{name}: at most {LONGEST_STREAM_S:g} s for a class that streams "
+                    f"(streaming: false for longer work), in s, not ms, got {stated:g}"
+                )
+        yield from self._retries_begin()
+
+    def _retries_begin(self) -> Iterator[str]:
+        """Yield a backoff after which no retry can begin."""
+        retry, deadline_s = self.retry, self.promises.deadline_s
+        wait_s = min(retry.backoff_s, retry.max_backoff_s)
+        never = deadline_s is not None and wait_s >= deadline_s
+        if retry.max_attempts > 1 and never and not retry.jitter:
+            yield (
+                f"retry.backoff_s: below promises.deadline_s {deadline_s:g}, at which the caller "
+                f"leaves, got {wait_s:g}"
             )
 
 

@@ -151,11 +151,12 @@ def find_scenario(path: str | Path) -> Path:
 
 
 def _data_error(err: ValidationError, data: Any, where: object) -> DataError:
-    first, *others = _without_consequences(err.errors(include_url=False))
-    lines = [f"{_field(e['loc'], data)}: {_rule(e)}" for e in others[:5]]
+    errors = _without_consequences(err.errors(include_url=False))
+    first, *others = errors
+    lines = [f"{_field(e['loc'], data)}: {_rule(e, errors)}" for e in others[:5]]
     more = f" (and {len(others)} more: {'; '.join(lines)})" if others else ""
     return DataError(
-        _rule(first) + more,
+        _rule(first, errors) + more,
         where=where,
         field=_field(first["loc"], data) or None,
         value=first["input"] if _shows_value(first) else ...,
@@ -185,9 +186,13 @@ def _without_consequences(errors: list[Any]) -> list[Any]:
     ]
 
 
-def _rule(error: Any) -> str:
+def _rule(error: Any, errors: list[Any]) -> str:
+    """Return the rule; an unknown field may be one that its part lacks, among all errors."""
     if error["type"] == "extra_forbidden":
-        near = get_close_matches(str(error["loc"][-1]), part_fields(), n=1)
+        part, name = error["loc"][:-1], error["loc"][-1]
+        absent = [e["loc"][-1] for e in errors if e["type"] == "missing" and e["loc"][:-1] == part]
+        near = get_close_matches(str(name), absent, n=1, cutoff=0.4)
+        near = near or get_close_matches(str(name), part_fields(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"unknown field (capplan schema lists the known ones{hint})"
     if error["type"] == "union_tag_not_found":

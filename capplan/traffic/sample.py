@@ -82,9 +82,13 @@ AS_FOUND = Reading()
 def read_base(name: str, reading: Reading = AS_FOUND) -> Trace:
     """Return the trace of that name: the bundled or a public one, or a file of any known format.
 
-    The last few are kept in memory; a changed file is read again. ``reading`` does not apply to the
-    sample. Raises :class:`DataError` with the known names if there is no such file.
+    The last few are kept in memory; a changed file is read again. Raises :class:`DataError` with
+    the known names if there is no such file, and for the sample if columns or units are stated.
     """
+    if name == SAMPLE and (reading.columns or reading.units or reading.format != "auto"):
+        stated = [reading.format, *(f"{a}={b}" for a, b in (*reading.columns, *reading.units))]
+        rule = "no format, columns or units, which the bundled sample has of its own"
+        raise DataError(rule, where=SAMPLE, value=", ".join(stated))
     public = next((one for one in list_traces() if one.name == name), None)
     if public is not None:
         path = _fetched(public, shared_data_path())

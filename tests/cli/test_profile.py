@@ -125,3 +125,28 @@ def test_a_scenario_gives_the_service_times_of_its_own_step_times(capsys):
     alone = json.loads(capsys.readouterr().out)
     assert alone["service_time"]["origin"] == "default"
     assert alone["concurrency"]["little"] != pytest.approx(little, rel=0.1)
+
+
+@pytest.mark.parametrize("asked", [["--unit", "arrival_s=ms"], ["--column", "arrival_s=x"]])
+def test_options_that_the_sample_cannot_heed_are_refused(capsys, asked):
+    assert main(["profile", "sample", *asked]) == 2
+    assert asked[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "asked", [["--set", "replicas="], ["--set", "replicas=1", "--set", "replicas=2"]]
+)
+def test_a_field_is_set_once_and_to_something(capsys, asked):
+    assert main(["budget", "benchmark", *asked]) == 2
+    assert "replicas" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rows", "is_bounded"), [(11, False), (2000, True)])
+def test_a_p99_that_the_rows_do_not_bound_is_not_stated(tmp_path, capsys, rows, is_bounded):
+    file = tmp_path / "t.csv"
+    lines = [f"{i * 1.5},{100 + i % 997},{10 + i % 89}" for i in range(rows)]
+    file.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *lines]))
+    assert main(["profile", str(file)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert ("longest percent" in first) == is_bounded
+    assert ("too few" in first) != is_bounded

@@ -193,3 +193,43 @@ def test_milliseconds_under_the_name_of_seconds_are_no_promise():
         load_scenario("benchmark", values=promised)
     promised["classes.benchmark.promises"]["tpot_s"] = 0.05
     assert load_scenario("benchmark", values=promised).request_class().promises.tpot_s == 0.05
+
+
+@pytest.mark.parametrize("text", ["010", "-007", "00"])
+def test_a_number_with_leading_zeros_is_refused_in_files_and_options(tmp_path, text):
+    file = tmp_path / "s.yaml"
+    file.write_text(f"name: x\npools:\n  - replicas: {text}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"s\.yaml: line 3, column 15: .*begins with 0"):
+        load_scenario(file)
+    with pytest.raises(DataError, match="begins with 0"):
+        parse_value(text)
+    assert [parse_value(one) for one in ("0", "10", "0.5", "'010'")] == [0, 10, 0.5, "010"]
+
+
+def test_an_unknown_field_may_be_one_that_its_part_lacks():
+    shape = {"kind": "steady", "rps": 5.0}
+    with pytest.raises(DataError, match=r"shape\.rps: unknown field .*did you mean rate_rps\?"):
+        load_scenario("benchmark", values={"traffic.shape": shape})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("promises.ttft_s", 2000.0, "at most 600 s"),
+        ("promises.deadline_s", 20_000.0, "at most 3600 s for a class that streams"),
+        ("promises.e2e_s", 15_000.0, "at most 3600 s for a class that streams"),
+        ("promises.availability_fraction", 0.01, "greater than or equal to 0.5"),
+        ("promises.error_rate_fraction", 0.99, "less than or equal to 0.5"),
+        ("retry", {"max_attempts": 3, "backoff_s": 500.0, "max_backoff_s": 500.0}, "caller leaves"),
+    ],
+)
+def test_a_value_of_another_unit_or_of_the_contrary_is_refused(field, value, rule):
+    with pytest.raises(DataError, match=rule):
+        load_scenario("benchmark", values={f"classes.benchmark.{field}": value})
+
+
+def test_work_that_does_not_stream_may_take_a_day():
+    values = {"streaming": False, "promises.deadline_s": 86_400.0}
+    changes = {f"classes.benchmark.{field}": value for field, value in values.items()}
+    promised = load_scenario("benchmark", values=changes).request_class().promises
+    assert promised.deadline_s == 86_400.0

@@ -111,18 +111,29 @@ class TrafficProfile(Displayed):
 
     def summary(self) -> str:
         """Return the rows read, and what decides capacity: rate, bursts, lengths, waits."""
-        prompt, output = self.prompt_tokens["p99"], self.output_tokens["p99"]
         sentences = [
             f"{self.source}: {self.ledger.sentence()}",
             *self.notes,
             self._rate(),
             self._bursts(),
-            f"The longest percent of prompts starts at {format_value(prompt, '_tokens')}, of "
-            f"outputs at {format_value(output, '_tokens')}.",
+            self._tails(),
             *(str(flag["advice"]) for flag in self.overall.flags),
             self._patience(),
         ]
         return " ".join(sentences)
+
+    def _tails(self) -> str:
+        """Return where the longest percent of lengths starts, if the requests bound it."""
+        both = (self.prompt_tokens, self.output_tokens)
+        if all(math.isfinite(one.quantiles["p99"].high) for one in both):
+            prompt, output = (format_value(one["p99"], "_tokens") for one in both)
+            return f"The longest percent of prompts starts at {prompt}, of outputs at {output}."
+        prompt, output = (format_value(one.max, "_tokens") for one in both)
+        few = counted(self.prompt_tokens.n, "request")
+        return (
+            f"{few} are too few to bound a p99 of the lengths; the longest prompt has {prompt}, "
+            f"the longest output {output}."
+        )
 
     def _rate(self) -> str:
         if math.isnan(self.rate_rps):
