@@ -61,9 +61,8 @@ def values_of(args: argparse.Namespace) -> dict[str, Any]:
     from capplan.catalog.tables import placed_trace
     from capplan.scenario.yaml_text import parse_value
 
-    fields = [field for field, _ in args.values]
-    if twice := sorted({field for field in fields if fields.count(field) > 1}):
-        raise DataError("each field once", field="--set", value=", ".join(twice))
+    if absent := [field for field, text in args.values if not text.strip()]:
+        raise DataError("a value (null for none)", field=f"--set {absent[0]}", value="")
     values = {field: parse_value(text) for field, text in args.values}
     trace = getattr(args, "trace", None)
     if trace is not None:
@@ -74,7 +73,7 @@ def values_of(args: argparse.Namespace) -> dict[str, Any]:
 def assignment(text: str) -> tuple[str, str]:
     """Return field and value of ``FIELD=VALUE``."""
     field, sign, value = text.partition("=")
-    if not sign or not field.strip() or not value.strip():
+    if not sign or not field.strip():
         msg = f"FIELD=VALUE, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return field.strip(), value

@@ -53,7 +53,8 @@ class Promises(Part):
     """
 
     deadline_s: Annotated[PositiveSeconds | None, Affects.TRAFFIC] = None
-    """The caller leaves this long after the first intended start, s."""
+    """The caller leaves this long after the first intended start, s; the promise is that the share
+    ``quantile`` of the requests is answered by then."""
     e2e_s: PositiveSeconds | None = None
     ttft_s: PositiveSeconds | None = None
     tpot_s: PositiveSeconds | None = None

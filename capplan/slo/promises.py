@@ -125,13 +125,14 @@ def promise_table(scenario: Scenario) -> pd.DataFrame:
             bound = getattr(c.promises, name)
             if name in no_promise or bound is None:
                 continue
+            at_quantile = name == "deadline_s" or name in LATENCIES
             quantile = f"P{100 * c.promises.quantile:g}"
             rows.append(
                 {
                     "request_class": c.name,
                     "promise": rule_words(name),
                     "bound": format_value(bound, name),
-                    "holds at": quantile if name in LATENCIES else "all requests",
+                    "holds at": quantile if at_quantile else "all requests",
                     "samples needed": c.promises.samples_needed(),
                     "origin": origin(c.promises, name),
                 }

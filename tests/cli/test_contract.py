@@ -49,7 +49,7 @@ def capplan(*words, **options):
         ("simulate benchmark --set =3", "--set: FIELD=VALUE, got '=3'"),
         ("simulate benchmark --set replicas=two", "replicas: "),
         ("simulate benchmark --set replica=2", "replica: "),
-        ("simulate benchmark --set replicas=[", "a YAML value, got '['"),
+        ("simulate benchmark --set replicas=[", "a YAML value ("),
         ("simulate benchmark --backend live", "--url: required with --backend live, got 'nothing'"),
         ("simulate benchmark --url http://x", "--backend live, for --url and --launch, got 'http"),
         ("size benchmark --backend live", "live backend is not available yet), got 'live'"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capplan.schema import DataError
-from capplan.slo import judge
+from capplan.slo import judge, promise_table
 
 
 def reason(verdict, rule, request_class="chat"):
@@ -15,6 +15,15 @@ def reason(verdict, rule, request_class="chat"):
 
 def mix(n, bad, outcome):
     return np.array([outcome] * bad + ["succeeded"] * (n - bad), dtype=object)
+
+
+def test_the_table_of_promises_states_the_share_that_the_verdict_asks_for(run, scenario):
+    asked = scenario({"deadline_s": 30.0, "ttft_s": 2.0, "quantile": 0.9, "goodput_fraction": 0.8})
+    holds = promise_table(asked).set_index("promise")["holds at"]
+    assert holds["deadline"] == holds["TTFT"] == "P90"
+    assert holds["goodput"] == "all requests"
+    late = judge(run(outcome=mix(2000, 100, "timed_out"), asked=asked))
+    assert reason(late, "deadline_s").outcome == "pass"  # 95 % within it, 90 % promised
 
 
 def test_a_promise_that_holds_with_its_interval_passes(run):
