@@ -49,7 +49,7 @@ def judge(result: RunResult | Sequence[RunResult], scenario: Scenario | None = N
     if asked is not runs[0].scenario and not fields:
         runs = [replace(run, scenario=asked) for run in runs]
     tables = [per_request(run) for run in runs]
-    scope = scope_of(runs, tables)
+    scope = scope_of(runs[0].scenario, runs, tables)
     if fields:
         return Verdict(reasons=(), scope=scope).outside(fields)
     windows = promise_windows(runs, tables=tables)
@@ -150,17 +150,31 @@ def _behaviour(part: Any) -> Any:
     }
 
 
-def scope_of(runs: Sequence[RunResult], tables: Sequence[pd.DataFrame]) -> Scope:
-    """Return what the runs speak of; ``tables`` are their :func:`per_request`."""
+def scope_of(
+    scenario: Scenario, runs: Sequence[RunResult], tables: Sequence[pd.DataFrame]
+) -> Scope:
+    """Return what the runs of a scenario speak of; ``tables`` are their :func:`per_request`.
+
+    Without a run, nothing is known of requests and loads.
+    """
     import capplan
 
+    known = Scope(
+        model=tuple(dict.fromkeys(m for p in scenario.pools for m in p.model_names)),
+        accelerator=tuple(dict.fromkeys(p.accelerator or "unnamed" for p in scenario.pools)),
+        versions={"capplan": capplan.__version__},
+        input_distribution={},
+        load_range_rps=(np.nan, np.nan),
+        window_s=(np.nan, np.nan),
+    )
+    if not runs:
+        return known
     first = runs[0]
     loads = [_load_range(run, table) for run, table in zip(runs, tables, strict=True)]
     together = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-    return Scope(
-        model=tuple(dict.fromkeys(m for p in first.scenario.pools for m in p.model_names)),
-        accelerator=tuple(dict.fromkeys(p.accelerator or "unnamed" for p in first.scenario.pools)),
-        versions={"capplan": capplan.__version__, **first.versions},
+    return replace(
+        known,
+        versions={**known.versions, **first.versions},
         input_distribution={
             str(name): {
                 "requests": len(own),

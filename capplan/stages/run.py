@@ -40,7 +40,7 @@ def verdict_of(findings: Findings) -> Verdict:
     """Return the verdict of all rules, the worst first, in the scope of every stage's run."""
     reasons = sorted(rules(findings), key=attrgetter("rank"))
     stages = findings.judged
-    scope = scope_of([s.run for s in stages], [s.table for s in stages])
+    scope = scope_of(findings.scenario, [s.run for s in stages], [s.table for s in stages])
     return Verdict(reasons=tuple(reasons), scope=scope)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from capplan import charts
 from capplan.scenario.classes import Promises
+from capplan.scenario.files import with_values
 from capplan.stages.crossed_limit import crossed_limit
 from capplan.stages.degradation import _backlog, blame
 from capplan.stages.isolation import cuts_of, isolation_reasons, tenants_over_share
@@ -168,6 +169,15 @@ def test_two_unowned_queues_block_the_acceptance(single_server):
     assert found.verdict.outcome == "blocked"
     assert [r.rule for r in found.verdict.decisive] == ["unowned_queues"]
     assert [s.kind for s in found.stages] == ["baseline"], "the load is raised no further"
+
+
+def test_unowned_queues_block_a_plan_without_a_baseline(single_server):
+    batching = single_server().pools[0].batching.model_dump(mode="json")
+    scenario = single_server(pool={"queue": {}, "batching": batching | {"scheduler": {}}})
+    verdict = run_stages(with_values(scenario, {"stages.run": ["ramp"]})).verdict
+    assert verdict.outcome == "blocked"
+    assert verdict.scope.input_distribution == {}
+    assert all(math.isnan(end) for end in verdict.scope.load_range_rps)
 
 
 def test_one_unowned_queue_is_no_block(single_server):
