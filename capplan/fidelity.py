@@ -252,12 +252,12 @@ class FrozenErrors(Displayed):
 
         for name, source in REPLAYED:
             run = read_measured(folder / "measured" / name)
-            law, overhead_s = self.calibration.step_time, self.calibration.request_overhead_s
+            law, front_end = self.calibration.step_time, self.calibration.front_end
             if source == "tables":
                 profile = find_profile(folder / "profiles", replay_scenario(run).pool())
                 yield validate(run, step_time={"kind": source, "path": str(profile)}, source=source)
             else:
-                yield validate(run, step_time=law, request_overhead_s=overhead_s, source=source)
+                yield validate(run, step_time=law, source=source, **front_end)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

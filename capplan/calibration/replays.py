@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from capplan.calibration.result import PARAMETERS, SCALES, Fitted
+from capplan.calibration.parameters import LAW, Parameter, is_known
 from capplan.measured import Measured, replay_scenario, replay_trace
 from capplan.measured.server import assumed_settings
 from capplan.replica.step_time import Implied
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-OVERHEAD_UNIT_S = 0.005
-"""Unit of the fitted overhead: all four numbers are of order 1."""
-STEP = 0.15
-"""Difference of the finite derivatives."""
+ROWS = ("decode", "ttft", "ttft_slowest")
+"""What is compared: medians of time per token and TTFT, and the TTFT of the slowest tenth."""
+SLOWEST = 0.9
 BLOCKS = 60
 BLOCK_REQUESTS = 10
 
@@ -41,34 +39,30 @@ class Run:
     trace: Trace
     seen: pd.DataFrame
     blocks: npt.NDArray[np.int64]
+    parameters: tuple[Parameter, ...]
+    """What is fitted."""
 
 
-def beginning(measured: Measured, most: int) -> Run:
+def beginning(measured: Measured, most: int, parameters: tuple[Parameter, ...]) -> Run:
     """Return the first ``most`` requests of a measured run, cut into blocks."""
     trace = replay_trace(measured, replay_scenario(measured))
     seen = measured.requests.iloc[:most]
     count = max(1, min(BLOCKS, len(seen) // BLOCK_REQUESTS))
     blocks = np.arange(len(seen)) * count // len(seen)
-    return Run(measured, replace(trace, frame=trace.frame.iloc[:most]), seen, blocks)
+    return Run(measured, replace(trace, frame=trace.frame.iloc[:most]), seen, blocks, parameters)
 
 
 def trial_scenario(run: Run, base: Mapping[str, Any], point: Floats) -> Scenario:
-    """Return the scenario of a run under trial parameters."""
-    values = parameter_values(point)
-    law = {"kind": "calibrated", "base": dict(base), **{name: values[name] for name in SCALES}}
-    return replay_scenario(
-        run.measured, step_time=law, request_overhead_s=values["request_overhead_s"]
-    )
-
-
-def parameter_values(point: Floats) -> dict[str, float]:
-    """Return the parameters of a point: logarithms of the scales, then the overhead's units."""
-    scales = {name: math.exp(point[i]) for i, name in enumerate(SCALES)}
-    return {**scales, "request_overhead_s": float(max(point[-1], 0.0)) * OVERHEAD_UNIT_S}
+    """Return the scenario of a run under trial parameters, in deviations from their priors."""
+    pairs = zip(run.parameters, point.tolist(), strict=True)
+    values = {one.name: one.value(deviation) for one, deviation in pairs}
+    law: dict[str, Any] = {"kind": "calibrated", "base": dict(base)}
+    law |= {one.name: values.pop(one.name) for one in LAW}
+    return replay_scenario(run.measured, step_time=law, **values)
 
 
 def misfit(runs: Sequence[Run], base: Mapping[str, Any], point: Floats) -> Floats:
-    """Return two rows, decode and TTFT: measured over predicted, a column for each block.
+    """Return the logarithm of measured over predicted: a row of ``ROWS``, a column for each block.
 
     NaN if no request of the block has both.
     """
@@ -76,35 +70,42 @@ def misfit(runs: Sequence[Run], base: Mapping[str, Any], point: Floats) -> Float
     for run in runs:
         result = simulate(trial_scenario(run, base, point), trace=run.trace)
         predicted = predicted_requests(run.measured, result)
-        parts.append(
-            [
-                _medians(_log_ratio(_decode(run.seen), _decode(predicted)), run.blocks),
-                _medians(_log_ratio(run.seen["ttft_s"], predicted["ttft_s"]), run.blocks),
-            ]
+        decode, ttft = (
+            (np.asarray(seen, dtype=np.float64), np.asarray(replayed, dtype=np.float64))
+            for seen, replayed in (
+                (_decode(run.seen), _decode(predicted)),
+                (run.seen["ttft_s"], predicted["ttft_s"]),
+            )
         )
+        parts.append([
+            _apart(*decode, run.blocks, 0.5), _apart(*ttft, run.blocks, 0.5),
+            _apart(*ttft, run.blocks, SLOWEST),
+        ])  # fmt: skip
     return np.concatenate(parts, axis=1)
 
 
-def _decode(requests: pd.DataFrame) -> Floats:
+def _decode(requests: pd.DataFrame) -> pd.Series[float]:
     """Return the time per token after the first; E2E if TTFT is unknown."""
     tpot = requests["tpot_s"]
-    found = tpot.where(tpot.notna(), requests["e2e_s"].where(requests["ttft_s"].isna()))
-    return np.asarray(found, dtype=np.float64)
+    return tpot.where(tpot.notna(), requests["e2e_s"].where(requests["ttft_s"].isna()))
 
 
-def _log_ratio(seen: Any, predicted: Any) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log(np.asarray(seen, dtype=np.float64) / np.asarray(predicted, dtype=np.float64))
-    return np.where(np.isfinite(ratio), ratio, np.nan)
+def _apart(
+    seen: Floats, replayed: Floats, blocks: npt.NDArray[np.int64], quantile: float
+) -> Floats:
+    """Return the logarithm of measured over predicted at a quantile, block by block.
 
-
-def _medians(values: Floats, blocks: npt.NDArray[np.int64]) -> Floats:
+    At the median it is that of the requests' own ratios, which differ less than the requests.
+    """
     found = np.full(int(blocks.max()) + 1, np.nan)
-    for block in range(found.size):
-        of = values[blocks == block]
-        of = of[~np.isnan(of)]
-        if of.size:
-            found[block] = np.median(of)
+    known = (seen > 0) & (replayed > 0)
+    for block in np.unique(blocks[known]):
+        of = known & (blocks == block)
+        if quantile == 0.5:  # noqa: PLR2004
+            found[block] = np.median(np.log(seen[of] / replayed[of]))
+        else:
+            high, low = np.quantile(seen[of], quantile), np.quantile(replayed[of], quantile)
+            found[block] = np.log(high / low)
     return found
 
 
@@ -114,15 +115,15 @@ def linearised(
     """Return the residuals at a point, and the slopes of the predictions by parameter."""
     here = misfit(runs, base, point)
     slopes = []
-    for index in range(len(PARAMETERS)):
+    for index, one in enumerate(runs[0].parameters):
         moved = point.copy()
-        moved[index] += STEP if index < len(SCALES) else 1.0
-        slopes.append((here - misfit(runs, base, moved)) / (moved[index] - point[index]))
+        moved[index] += one.step
+        slopes.append((here - misfit(runs, base, moved)) / one.step)
     return here, np.stack(slopes)
 
 
-WIDE = 0.6
-"""Logarithm of high over low above which a number rests on its prior: half of the prior's own."""
+UNTOLD = 0.7
+"""Standard deviation, in those of the prior, above which a number rests on its prior."""
 
 
 def from_engine(runs: Sequence[Run]) -> bool:
@@ -157,18 +158,26 @@ def _in_flight(requests: pd.DataFrame) -> Floats:
     return np.asarray(began - np.searchsorted(ends, start, side="right"), dtype=np.float64)
 
 
-def notes(runs: Sequence[Run], fitted: Mapping[str, Fitted], implied: Implied) -> list[str]:
+def notes(
+    runs: Sequence[Run], base: Mapping[str, Any], spread: Floats, implied: Implied
+) -> list[str]:
     """Return the assumptions, the numbers that rest on their prior, and implausible ones."""
     servers = (run.measured.server for run in runs)
     assumed = (note for server in servers for note in assumed_settings(server))
     found = list(dict.fromkeys((*(n for run in runs for n in run.measured.notes), *assumed)))
     found += [
-        f"The runs hardly determine {name}: it rests on the base and its prior."
-        for name in SCALES
-        if math.log(fitted[name].high / fitted[name].low) > WIDE
+        f"The runs hardly determine {one.name}: it rests on the base and its prior."
+        for one, of_prior in zip(runs[0].parameters, spread, strict=True)
+        if of_prior > UNTOLD
     ]
+    if not is_known(server := runs[0].measured.server, base):
+        device = server.accelerator
+        found.append(
+            f"The roofline of {device} was not compared with measured kernels: it may be off by a "
+            "factor of 3, so the scales rest on the runs alone."
+        )
     if from_engine(runs):
-        found.append("Latencies count from the engine: request_overhead_s was not measured.")
+        found.append("Latencies count from the engine: time outside it was not measured.")
     if not implied.plausible:
         found.append("A fitted number implies more than the accelerator can do: do not trust it.")
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capplan.calibration.parameters import FRONT_END, LAW, PARAMETERS
 from capplan.display import Displayed
 from capplan.formatting import counted, format_value, listed
 from capplan.replica.step_time import Implied
@@ -17,19 +18,10 @@ from capplan.schema import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-SCALES = ("dense_scale", "context_scale", "prefill_scale")
-PARAMETERS = (*SCALES, "request_overhead_s")
-MEANINGS = {
-    "dense_scale": "of the base's time of a decode step without context",
-    "context_scale": "of the base's time of reading the KV",
-    "prefill_scale": "of the base's time that a prefill adds",
-    "request_overhead_s": "HTTP, tokenizer, detokenizer: taken of every request, s",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """One fitted number, and the interval that holds 95 % of its bootstrap."""
+    """One fitted number, and its 95 % interval: what other loads of the server may give."""
 
     value: float
     low: float
@@ -43,7 +35,7 @@ class Calibration(Displayed):
     base: Mapping[str, Any]
     """Fields of the step time whose terms are scaled."""
     parameters: Mapping[str, Fitted]
-    """The four numbers by name."""
+    """The fitted numbers by name."""
     implied: Implied
     """Shares of the accelerator's peaks that they imply."""
     measured: tuple[str, ...]
@@ -51,7 +43,8 @@ class Calibration(Displayed):
     requests: int
     """Compared requests."""
     residual: Mapping[str, float]
-    """Median absolute error of the logarithms after the fit: ``decode``, ``ttft``."""
+    """Median absolute error of the logarithms after the fit, by what was compared: ``decode``,
+    ``ttft``, ``ttft_slowest``."""
     scope: Mapping[str, Any]
     """Model, accelerator and load for which it was fitted."""
     notes: tuple[str, ...]
@@ -60,13 +53,15 @@ class Calibration(Displayed):
     @property
     def step_time(self) -> dict[str, Any]:
         """Return the fields of a pool's ``step_time``."""
-        scales = {name: self.parameters[name].value for name in SCALES}
-        return {"kind": "calibrated", "base": dict(self.base), **scales}
+        law = {one.name: self.parameters[one.name].value for one in LAW
+               if one.name in self.parameters}  # fmt: skip
+        return {"kind": "calibrated", "base": dict(self.base), **law}
 
     @property
-    def request_overhead_s(self) -> float:
-        """Return the time of each request outside the engine, s."""
-        return self.parameters["request_overhead_s"].value
+    def front_end(self) -> dict[str, Any]:
+        """Return the time of each request outside the engine, s, as ``validate`` takes it."""
+        return {one.name: self.parameters[one.name].value for one in FRONT_END
+                if one.name in self.parameters}  # fmt: skip
 
     def summary(self) -> str:
         """Return what the numbers were fitted to, and the shares of the peaks they imply."""
@@ -86,11 +81,12 @@ class Calibration(Displayed):
         """Return the fitted numbers with their intervals and meanings."""
         import pandas as pd
 
+        meanings = {one.name: one.meaning for one in PARAMETERS}
         rows = [
             (
                 f"`{name}`",
                 *(_digits(v, name) for v in (one.value, one.low, one.high)),
-                MEANINGS[name],
+                meanings[name],
             )
             for name, one in self.parameters.items()
         ]
@@ -112,15 +108,16 @@ class Calibration(Displayed):
         """Return the content of a ``latency.json``."""
         return {
             "step_time": self.step_time,
-            "request_overhead_s": self.request_overhead_s,
+            **self.front_end,
             "fitted_numbers": len(self.parameters),
             "parameters": {
-                name: {
-                    "value": fitted.value,
+                one.name: {
+                    "value": (fitted := self.parameters[one.name]).value,
                     "interval": [fitted.low, fitted.high],
-                    "meaning": MEANINGS[name],
+                    "meaning": one.meaning,
                 }
-                for name, fitted in self.parameters.items()
+                for one in PARAMETERS
+                if one.name in self.parameters
             },
             "implied": {
                 "weights_bandwidth_fraction": self.implied.weights_bandwidth_fraction,
@@ -158,10 +155,11 @@ def calibration_of(latency: Mapping[str, Any]) -> Calibration:
     )
 
 
-def read_latency(path: Path) -> tuple[dict[str, Any], float]:
-    """Return the step time's fields and the overhead of each request from a ``latency.json``.
+def read_latency(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the step time's fields and the front end's numbers from a ``latency.json``.
 
-    Raises :class:`DataError` for a file of another form.
+    A file of an earlier version lacks some: those are 0. Raises :class:`DataError` for a file of
+    another form.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -172,9 +170,9 @@ def read_latency(path: Path) -> tuple[dict[str, Any], float]:
     law = data.get("step_time") if isinstance(data, dict) else None
     if not isinstance(law, dict):
         raise DataError("the fields of a step time", where=path, field="step_time", value=law)
-    overhead_s = data.get("request_overhead_s", 0.0)
-    number = isinstance(overhead_s, int | float) and not isinstance(overhead_s, bool)
-    if not number or not 0 <= overhead_s < math.inf:
-        rule = "seconds, not negative"
-        raise DataError(rule, where=path, field="request_overhead_s", value=overhead_s)
-    return law, float(overhead_s)
+    front_end = {one.name: data.get(one.name, 0.0) for one in FRONT_END}
+    for name, seconds in front_end.items():
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 <= seconds < math.inf:
+            raise DataError("seconds, not negative", where=path, field=name, value=seconds)
+    return law, front_end

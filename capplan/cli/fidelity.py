@@ -124,7 +124,7 @@ def _validate(args: argparse.Namespace) -> int:
     if again[1:]:
         rule = "one run, or two: the run and a repeat of it"
         raise DataError(rule, field="--measured", value=len(args.measured))
-    law, overhead_s, source = _asked(args, measured)
+    law, front_end, source = _asked(args, measured)
     scenario = None
     if args.scenario is not None:
         from capplan.scenario.files import load_scenario
@@ -132,15 +132,15 @@ def _validate(args: argparse.Namespace) -> int:
 
         scenario = load_scenario(args.scenario)
         if law is not None:
-            scenario = with_step_time(scenario, law, request_overhead_s=overhead_s or 0.0)
+            scenario = with_step_time(scenario, law, **front_end)
         source = source if law is not None else "scenario"
     found = validate(
         measured,
         scenario=scenario,
         step_time=law,
-        request_overhead_s=overhead_s,
         source=source,
         repeat=again[0] if again else None,
+        **front_end,
     )
     if args.json:
         print_json(found.to_json())
@@ -149,16 +149,15 @@ def _validate(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _asked(args: argparse.Namespace, measured: Measured) -> tuple[Any, float | None, str]:
-    """Return the step time's fields, the overhead of each request, and the source's name."""
+def _asked(args: argparse.Namespace, measured: Measured) -> tuple[Any, dict[str, Any], str]:
+    """Return the step time's fields, those of the front end as known, and the source's name."""
     if args.latency is None:
         if args.scenario is not None and args.source is None:
-            return None, None, "scenario"
-        return _law(args, measured), None, args.source or "roofline"
+            return None, {}, "scenario"
+        return _law(args, measured), {}, args.source or "roofline"
     from capplan.calibration import read_latency
 
-    law, overhead_s = read_latency(Path(args.latency))
-    return law, overhead_s, "calibrated"
+    return *read_latency(Path(args.latency)), "calibrated"
 
 
 def _law(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:

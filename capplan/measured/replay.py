@@ -42,6 +42,7 @@ def replay_scenario(
     *,
     step_time: Mapping[str, Any] | None = None,
     request_overhead_s: float = 0.0,
+    overhead_per_in_flight_s: float = 0.0,
 ) -> Scenario:
     """Return the scenario of a measured run.
 
@@ -55,8 +56,8 @@ def replay_scenario(
         The run.
     step_time
         Fields of a pool's ``step_time``; None = the roofline.
-    request_overhead_s
-        What HTTP, tokenizer and detokenizer take of every request, s.
+    request_overhead_s, overhead_per_in_flight_s
+        What HTTP, tokenizer and detokenizer take of every request, and for each in flight, s.
 
     Raises
     ------
@@ -71,14 +72,17 @@ def replay_scenario(
             where=measured.name,
             field=field,
         )
-    overhead = 0.0 if measured.origin == "scheduler_queue_in_s" else request_overhead_s
+    gateway: dict[str, Any] = {"concurrency": server.client_max_in_flight}
+    if measured.origin != "scheduler_queue_in_s":
+        gateway["overhead_s"] = request_overhead_s
+        gateway["overhead_per_in_flight_s"] = overhead_per_in_flight_s
     data: dict[str, Any] = {
         "name": NAME,
         "description": f"Replay of the measured run {measured.name}.",
         "classes": [{"name": NAME, "promises": _promises(measured)}],
         "traffic": _traffic(measured),
         "drain_s": EVERY_ANSWER_S,
-        "gateway": {"overhead_s": overhead, "concurrency": server.client_max_in_flight},
+        "gateway": gateway,
         "pools": [_pool(measured, step_time or {"kind": "roofline"})],
     }
     return validate(data, where=measured.name)

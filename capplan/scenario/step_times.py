@@ -116,7 +116,8 @@ class CalibratedStep(TimeLaw):
     tables have their own."""
 
     def _broken(self) -> Iterator[str]:
-        own = [name for name in type(self).model_fields if name not in {"kind", "base"}]
+        others = {"kind", "base", *TimeLaw.model_fields}
+        own = [name for name in type(self).model_fields if name not in others]
         if not self.model_fields_set & set(own):
             yield (
                 f"at least one of {', '.join(own)}: without them, a calibrated step time is "

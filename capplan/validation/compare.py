@@ -41,6 +41,7 @@ def validate(
     scenario: Scenario | None = None,
     step_time: Mapping[str, Any] | None = None,
     request_overhead_s: float | None = None,
+    overhead_per_in_flight_s: float = 0.0,
     source: str = "roofline",
     repeat: Measured | None = None,
     seed: int = 0,
@@ -53,9 +54,9 @@ def validate(
         The run.
     scenario
         What is simulated; None = built from what is known of the server.
-    step_time, request_overhead_s
-        Of that scenario: fields of a pool's ``step_time``, and what each request takes besides;
-        None = what it takes of the usual server (``REQUEST_OVERHEAD_S``).
+    step_time, request_overhead_s, overhead_per_in_flight_s
+        Of that scenario: fields of a pool's ``step_time``, what each request takes besides
+        (None = what it takes of the usual server, ``REQUEST_OVERHEAD_S``), and for each in flight.
     source
         Names where step times come from.
     repeat
@@ -77,19 +78,30 @@ def validate(
             took = f"{REQUEST_OVERHEAD_S * 1e3:.0f} ms a request before the engine"
             notes.append(f"Assumed: {took} (HTTP, tokenizer).")
         overhead_s = REQUEST_OVERHEAD_S if request_overhead_s is None else request_overhead_s
-        scenario = replay_scenario(measured, step_time=step_time, request_overhead_s=overhead_s)
+        scenario = replay_scenario(
+            measured,
+            step_time=step_time,
+            request_overhead_s=overhead_s,
+            overhead_per_in_flight_s=overhead_per_in_flight_s,
+        )
     result = simulate(scenario, trace=replay_trace(measured, scenario), seed=seed)
     found = compare(measured, result, source=source)
     return replace(found, repeat=again, notes=(*found.notes, *notes))
 
 
 def with_step_time(
-    scenario: Scenario, step_time: Mapping[str, Any], *, request_overhead_s: float = 0.0
+    scenario: Scenario,
+    step_time: Mapping[str, Any],
+    *,
+    request_overhead_s: float = 0.0,
+    overhead_per_in_flight_s: float = 0.0,
 ) -> Scenario:
     """Return a scenario whose primary pool has another step time, and its requests an overhead."""
     values: dict[str, Any] = {f"pools.{scenario.pool().name}.batching.step_time": dict(step_time)}
-    if request_overhead_s:
-        values["gateway.overhead_s"] = scenario.gateway.overhead_s + request_overhead_s
+    more = {"overhead_s": request_overhead_s, "overhead_per_in_flight_s": overhead_per_in_flight_s}
+    for name, seconds in more.items():
+        if seconds:
+            values[f"gateway.{name}"] = getattr(scenario.gateway, name) + seconds
     return with_values(scenario, values)
 
 

@@ -32,14 +32,14 @@ COLUMNS = ("run", "step_times", "metric", "figure", "error_fraction")
 
 
 def laws(measured, fitted):
-    """Yield the sources that know a run's server: name, step time, overhead of a request."""
+    """Yield the sources that know a run's server: name, step time, front end."""
     pool = replay_scenario(measured).pool()
-    yield "roofline", {"kind": "roofline"}, None
+    yield "roofline", {"kind": "roofline"}, {}
     profile = find_profile(shared_data_path("profiles"), pool)
-    yield "tables", {"kind": "tables", "path": str(profile)}, None
-    yield "silicon", {"kind": "silicon"}, None
+    yield "tables", {"kind": "tables", "path": str(profile)}, {}
+    yield "silicon", {"kind": "silicon"}, {}
     if fitted.scope["accelerator"] == measured.server.accelerator:
-        yield "calibrated", fitted.step_time, fitted.request_overhead_s
+        yield "calibrated", fitted.step_time, fitted.front_end
 
 
 def rows(found):
@@ -60,9 +60,9 @@ def main():
     document = {"computed": date.today().isoformat(), **fitted.to_json()}
     table = []
     for name, run in measured.items():
-        for source, law, overhead_s in laws(run, fitted):
+        for source, law, front_end in laws(run, fitted):
             try:
-                found = validate(run, step_time=law, request_overhead_s=overhead_s, source=source)
+                found = validate(run, step_time=law, source=source, **front_end)
             except DataError as err:
                 print(f"{name}: {source}: {err}", file=sys.stderr)
                 continue

@@ -57,11 +57,9 @@ def write(tmp_path):
 def measured(write):
     """Return a function whose measured latencies are those of the run's own replay."""
 
-    def by_simulation(rows, *, name="run", step_time=None, request_overhead_s=0.0, **server):
+    def by_simulation(rows, *, name="run", step_time=None, front_end=None, **server):
         first = write(rows, name=name, **server)
-        scenario = replay_scenario(
-            first, step_time=step_time, request_overhead_s=request_overhead_s
-        )
+        scenario = replay_scenario(first, step_time=step_time, **(front_end or {}))
         told = predicted_requests(first, simulate(scenario, trace=replay_trace(first, scenario)))
         columns = {key: told[key] for key in ("ttft_s", "e2e_s")}
         rows = rows.assign(outcome=told["outcome"].to_numpy(), **columns)
