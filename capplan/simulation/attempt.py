@@ -44,11 +44,13 @@ class Request:
     """The user of a closed loop; empty = of none."""
     think_s: float = math.nan
     """Time between the user's previous answer and this request."""
+    leaves_s: float = math.inf
+    """When the caller leaves; inf without a deadline."""
 
-    @property
-    def leaves_s(self) -> float:
-        """Return when the caller leaves, s; inf without a deadline."""
-        return math.inf if math.isnan(self.deadline_s) else self.first_start_s + self.deadline_s
+    def begin_at(self, time_s: float) -> None:
+        """Move the first start to another time, and when the caller leaves."""
+        self.first_start_s = time_s
+        self.leaves_s = math.inf if math.isnan(self.deadline_s) else time_s + self.deadline_s
 
 
 @dataclass(slots=True, eq=False, init=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -42,49 +42,53 @@ def _columns(
     frame: pd.DataFrame, first: int, scenario: Scenario, *, block_tokens: int | None
 ) -> dict[str, Iterable[Any]]:
     """Return the fields of the requests of some rows; ``first`` is the number of the first."""
-    rows = range(first, first + len(frame))
-    missing = [math.nan] * len(frame)
-    class_names = _column(frame, "request_class", [scenario.request_class().name] * len(frame))
+    rows, missing = range(first, first + len(frame)), repeat(math.nan)
+    class_names = list(_column(frame, "request_class", [scenario.request_class().name] * len(rows)))
     known = {name: scenario.request_class(name) for name in set(class_names)}
     classes = [known[name] for name in class_names]
-    promised = [c.promises.deadline_s or math.nan for c in classes]
+    promised = (c.promises.deadline_s or math.nan for c in classes)
+    starts_s = frame["arrival_s"].to_numpy(np.float64)
+    deadlines = _column(frame, "deadline_s", missing if "deadline_s" in frame else promised)
+    deadlines_s = np.fromiter(deadlines, np.float64, len(rows))
+    leaves_s = np.where(np.isnan(deadlines_s), np.inf, starts_s + deadlines_s)
     return {
         "row": rows,
         "request_id": map(str, _column(frame, "request_id", rows)),
         "request_class": class_names,
-        "tenant": map(str, _column(frame, "tenant", [scenario.tenants[0].name] * len(frame))),
-        "session": map(str, _column(frame, "session", [""] * len(frame))),
-        "priority": map(int, _column(frame, "priority", [c.priority for c in classes])),
-        "streaming": map(bool, _column(frame, "streaming", [c.streaming for c in classes])),
-        "deadline_s": _column(frame, "deadline_s", missing if "deadline_s" in frame else promised),
+        "tenant": map(str, _column(frame, "tenant", repeat(scenario.tenants[0].name))),
+        "session": map(str, _column(frame, "session", repeat(""))),
+        "priority": map(int, _column(frame, "priority", (c.priority for c in classes))),
+        "streaming": map(bool, _column(frame, "streaming", (c.streaming for c in classes))),
+        "deadline_s": deadlines_s.tolist(),
         "size": _column(frame, "size", missing),
         "prompt_tokens": map(int, frame["prompt_tokens"].tolist()),
         "output_tokens": map(int, frame["output_tokens"].tolist()),
-        "first_start_s": frame["arrival_s"].tolist(),
+        "first_start_s": starts_s.tolist(),
         "prefix_blocks": _prefixes(frame, block_tokens),
-        "prefix_block_tokens": [block_tokens or 0] * len(frame),
-        "cached_fraction": [c.cached_fraction for c in classes],
-        "user": _column(frame, "user", [""] * len(frame)),
+        "prefix_block_tokens": repeat(block_tokens or 0),
+        "cached_fraction": (c.cached_fraction for c in classes),
+        "user": _column(frame, "user", repeat("")),
         "think_s": _column(frame, "think_s", missing),
+        "leaves_s": leaves_s.tolist(),
     }
 
 
-def _prefixes(frame: pd.DataFrame, block_tokens: int | None) -> list[Sequence[int]]:
+def _prefixes(frame: pd.DataFrame, block_tokens: int | None) -> Iterable[Sequence[int]]:
     if "prefix_blocks" not in frame or not block_tokens:
-        return [()] * len(frame)
+        return repeat(())
     return [() if isinstance(ids, float) or ids is None else ids for ids in frame["prefix_blocks"]]
 
 
-def _column(frame: pd.DataFrame, name: str, default: Sequence[Any]) -> list[Any]:
-    if name not in frame:
-        return list(default)
-    column = frame[name]
-    found, missing = column.tolist(), column.isna()
+def _column(frame: pd.DataFrame, name: str, default: Iterable[Any]) -> Iterable[Any]:
+    """Return the values of a column; the default, which may be endless, where one is missing."""
+    missing = frame[name].isna().to_numpy() if name in frame else np.True_
+    if missing.all():
+        return default
+    found = frame[name].tolist()
     if not missing.any():
         return found
     return [
-        default[i] if gone else value
-        for i, (value, gone) in enumerate(zip(found, missing, strict=True))
+        other if gone else value for value, gone, other in zip(found, missing, default, strict=False)
     ]
 
 

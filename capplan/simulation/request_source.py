@@ -93,7 +93,7 @@ class UserSource:
         if not left:
             return
         coming = left.popleft()
-        coming.first_start_s = self._there_s(coming.user, self._clock.now + coming.think_s)
+        coming.begin_at(self._there_s(coming.user, self._clock.now + coming.think_s))
         if coming.first_start_s < self._until_s:
             self._schedule(coming)
         else:
