@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, count, repeat
+from itertools import count, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -88,7 +88,8 @@ def _column(frame: pd.DataFrame, name: str, default: Iterable[Any]) -> Iterable[
     if not missing.any():
         return found
     return [
-        other if gone else value for value, gone, other in zip(found, missing, default, strict=False)
+        other if gone else value
+        for value, gone, other in zip(found, missing, default, strict=False)
     ]
 
 
@@ -143,11 +144,9 @@ class RequestLog:
         """Add an attempt that is sent."""
         self.attempts.append(attempt)
         if len(self.attempts) >= self._full:
-            open_ = [a for a in self.attempts if a.outcome == "in_flight" or a.is_held]
-            left = set(map(id, open_))
-            self._put([a for a in self.attempts if id(a) not in left])
-            self.attempts = open_
-            self._full = len(open_) + ATTEMPTS_AT_ONCE
+            self._put([a for a in self.attempts if a.outcome != "in_flight" and not a.is_held])
+            self.attempts = [a for a in self.attempts if a.outcome == "in_flight" or a.is_held]
+            self._full = len(self.attempts) + ATTEMPTS_AT_ONCE
 
     def frame(self) -> pd.DataFrame:
         """Return one row per attempt (``schema.REQUESTS``), by request, then attempt."""
@@ -170,13 +169,13 @@ class RequestLog:
 
     def _put(self, rows: list[Attempt]) -> None:
         """Store some attempts as columns, instead of as objects."""
-        columns = _numbers(rows)
+        columns: dict[str, Any] = {name: _floats(name, rows) for name in _NUMBERS}
         columns |= {name: list(map(attrgetter(name), rows)) for name in (*_WORDS, "degraded")}
         self._add_derived(columns, rows)
         for i, attempt in enumerate(rows):
             if attempt.outcome != "succeeded":
                 self._correct_failure(columns, i, attempt)
-        part = {"row": columns["row"].astype(np.int64)}
+        part = {"row": _floats("request.row", rows).astype(np.int64)}
         for c in REQUESTS:
             if c.name not in self._given:
                 if (values := columns.get(c.name)) is None:
@@ -190,7 +189,7 @@ class RequestLog:
 
     def _add_derived(self, columns: dict[str, Any], rows: list[Attempt]) -> None:
         """Add the columns that follow from times, as if all attempts had succeeded."""
-        streaming = np.fromiter((a.request.streaming for a in rows), bool, len(rows))
+        streaming = _floats("request.streaming", rows) != 0
         finish_s, made_s = columns["finish_s"], columns["prefill_end_s"]
         first_s = self._leaves_s(columns["intended_start_s"], made_s) + self._network_s
         streamed = streaming & (columns["streams"] != 0)
@@ -225,12 +224,9 @@ class _Words:
         return pd.array(list(self._numbers), dtype="str").take(numbers)
 
 
-def _numbers(rows: list[Attempt]) -> dict[str, Any]:
-    """Return the numbers that attempts hold, as columns of floats."""
-    values = chain.from_iterable(map(attrgetter(*_NUMBERS), rows))
-    shape = len(rows), len(_NUMBERS)
-    table = np.fromiter(values, np.float64, math.prod(shape)).reshape(shape)
-    return dict(zip((name.split(".")[-1] for name in _NUMBERS), table.T.copy(), strict=True))
+def _floats(name: str, rows: list[Attempt]) -> NDArray[np.float64]:
+    """Return a field that attempts hold as a column of floats."""
+    return np.fromiter(map(attrgetter(name), rows), np.float64, len(rows))
 
 
 def _dtype(column: Column) -> Any:
@@ -246,7 +242,7 @@ _OF_REQUEST = (
 )
 """Columns that are fields of the request, and of the trace where it has them."""
 _NUMBERS = (
-    *("request.row", "attempt", "intended_start_s", "sent_s", "gateway_in_s"),
+    *("attempt", "intended_start_s", "sent_s", "gateway_in_s"),
     *("gateway_admitted_s", "service_queue_in_s", "scheduler_queue_in_s", "batch_in_s"),
     *("prefill_end_s", "decode_end_s", "finish_s", "batch_window_s", "handshake_s", "streams"),
     *("batch_id", "batch_size", "cached_tokens", "output_tokens"),
