@@ -131,13 +131,13 @@ class Callers:
         """Take an answer (None) or a failure from the gateway; it arrives a network time later."""
         if self._network_s > 0:
             arrives_s = self._clock.now + self._network_s
-            self._clock.at(arrives_s, Rank.ARRIVE, self._receive, (attempt, failure))
+            self._clock.at(arrives_s, Rank.ARRIVE, self._come_back, (attempt, failure))
         else:
-            self._receive((attempt, failure))
+            self._receive(attempt, failure)
 
     def _begin(self, request: Request) -> None:
         self._clock.under_way += 1
-        self._send((request, 1))
+        self._send(request, 1)
 
     def _begin_with_budget(self, request: Request) -> None:
         if budget := self._budgets.get(request.request_class):
@@ -155,15 +155,14 @@ class Callers:
         self._clock.under_way -= 1
         self._source.ended(request)
 
-    def _send(self, which: tuple[Request, int]) -> None:
-        request, number = which
-        now_s = self._clock.now
+    def _send(self, request: Request, number: int) -> None:
+        now_s, name = self._clock.now, request.request_class
         attempt = Attempt(request, number, now_s, self._connections.handshake_s(request))
         self.log.add(attempt)
         self.in_flight += 1
-        gives_up_s = min(request.leaves_s, now_s + self._patience_s[request.request_class])
+        gives_up_s = min(request.leaves_s, now_s + self._patience_s[name])
         if gives_up_s < math.inf:
-            self._deadlines[request.request_class].watch(attempt, gives_up_s)
+            self._deadlines[name].watch(attempt, gives_up_s)
         if self._hedging is not None:
             self._hedging.began(attempt)
         if self._generator is None:
@@ -174,7 +173,7 @@ class Callers:
 
     def _send_again(self, which: tuple[Request, int]) -> None:
         self.retried += 1
-        self._send(which)
+        self._send(*which)
 
     def _may_hedge(self, attempt: Attempt) -> bool:
         """Return whether the caller of an attempt still waits and its budget allows a hedge."""
@@ -198,8 +197,10 @@ class Callers:
         else:
             self._arrive(attempt)
 
-    def _receive(self, answer: tuple[Attempt, Failure | None]) -> None:
-        attempt, failure = answer
+    def _come_back(self, answer: tuple[Attempt, Failure | None]) -> None:
+        self._receive(*answer)
+
+    def _receive(self, attempt: Attempt, failure: Failure | None) -> None:
         if attempt.outcome != "in_flight":
             return
         if failure is None:

@@ -85,6 +85,8 @@ class Listener:
 
     def arrive(self, attempt: Attempt) -> None:
         """Take an attempt from the network: on an open connection, or with a new one."""
+        if attempt.place != "network":
+            return
         key = self._key(attempt)
         if key is None or key in self._accepted:
             self._enter(attempt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -54,6 +54,8 @@ class GatewayHost:
     ----------
     pools
         The pool of each request class, or what stands before it.
+    arrive
+        ``arrive(attempt)`` takes an attempt from the network: refuses it, queues it, or admits it.
     refusing
         What open breakers refuse here, by action: for these classes.
     statuses, refused
@@ -90,9 +92,11 @@ class GatewayHost:
         self._cache = cache
         self._refusals = Refusals(rules) if any(x.is_set for x in rules.limits()) else None
         self._workers = rules.overhead_concurrency or math.inf
+        self._work_s, self._work_per_in_flight_s = rules.overhead_s, rules.overhead_per_in_flight_s
         self._stretch = 1 / (1 - rules.overhead_fraction)
         self._admitting = False
         self._listener = None
+        self.arrive: Callable[[Attempt], None] = self._enter
         if rules.accept is not None:
             self._listener = Listener(
                 rules.accept,
@@ -102,6 +106,7 @@ class GatewayHost:
                 enter=self._enter,
                 refuse=self._send_back,
             )
+            self.arrive = self._listener.arrive
         answer = rules.queue.status, rules.queue.retry_after_s
         self._displaced = Failure("rejected", "gateway", Gateway.displaced.reason, *answer)
         self._reclaimed = Failure.of(Gateway.reclaimed, retry_after_s=answer[1])
@@ -143,14 +148,23 @@ class GatewayHost:
         """Return the pool that an attempt is served by, or would be."""
         return self.pools[attempt.request.request_class].serving(attempt)
 
-    def arrive(self, attempt: Attempt) -> None:
-        """Take an attempt from the network: refuse it, queue it, or admit it."""
+    def _enter(self, attempt: Attempt) -> None:
+        """Take an attempt whose connection is accepted."""
         if attempt.place != "network":
             return
-        if self._listener is None:
-            self._enter(attempt)
+        attempt.gateway_in_s = self._clock.now
+        attempt.place = "gateway"
+        slots = self.slots
+        if (self.refusing or self._refusals) and (failure := self._refusal(attempt)):
+            self._send_back(attempt, failure)
+        elif (
+            self.busy_workers < self._workers
+            and slots.used < slots.most
+            and (slots.are_alike or slots.admits(attempt.request.tenant, attempt.priority))
+        ):
+            self._admit(attempt)
         else:
-            self._listener.arrive(attempt)
+            self._wait(attempt)
 
     def withdraw(self, attempt: Attempt) -> None:
         """Free what an attempt holds, its connection too, after its caller has left."""
@@ -167,12 +181,14 @@ class GatewayHost:
 
     def answered(self, attempt: Attempt) -> None:
         """Serialise an answer, then send it back."""
-        attempt.place = "answer"
         if self._cache is not None:
             self._cache.keep(attempt)
         if self._stretch == 1.0:
-            self._serialised(attempt)
+            attempt.place = "gone"
+            self._release(attempt)
+            self._send_back(attempt, None)
             return
+        attempt.place = "answer"
         done_s = self.leaves_s(attempt.intended_start_s, attempt.decode_end_s)
         if done_s > self._clock.now:
             self._clock.at(done_s, Rank.ARRIVE, self._serialised, attempt)
@@ -195,23 +211,6 @@ class GatewayHost:
             return made_s
         back_s = self._network_s
         return start_s + (made_s - start_s + back_s) * self._stretch - back_s
-
-    def _enter(self, attempt: Attempt) -> None:
-        if attempt.place != "network":
-            return
-        attempt.gateway_in_s = self._clock.now
-        attempt.place = "gateway"
-        slots = self.slots
-        if (self.refusing or self._refusals) and (failure := self._refusal(attempt)):
-            self._send_back(attempt, failure)
-        elif (
-            self.busy_workers < self._workers
-            and slots.used < slots.most
-            and (slots.are_alike or slots.admits(attempt.request.tenant, attempt.priority))
-        ):
-            self._admit(attempt)
-        else:
-            self._wait(attempt)
 
     def _refusal(self, attempt: Attempt) -> Failure | None:
         """Return why a breaker or a limit refuses an attempt; None if it may pass."""
@@ -248,11 +247,9 @@ class GatewayHost:
 
     def _admit(self, attempt: Attempt) -> None:
         self.slots.take(attempt)
-        now_s = self._clock.now
-        attempt.gateway_admitted_s = now_s
+        attempt.gateway_admitted_s = now_s = self._clock.now
         attempt.place = "gateway"
-        rules = self._rules
-        work_s = rules.overhead_s + rules.overhead_per_in_flight_s * self.in_flight
+        work_s = self._work_s + self._work_per_in_flight_s * self.slots.used
         if work_s > 0:
             self.busy_workers += self._workers < math.inf
             self._clock.at(now_s + work_s, Rank.ARRIVE, self._worked, attempt)

@@ -298,10 +298,9 @@ class ServingPool:
             self._clock.at(self._clock.now, Rank.FAULT, self.remove, replica)
 
     def _candidates(self) -> Sequence[Target]:
-        limit = self._limit
-        if limit is None:
+        if self._limit is None:
             return self._serving
-        return [replica for replica in self._serving if replica.in_flight < limit]
+        return [replica for replica in self._serving if replica.in_flight < self._limit]
 
     def _replica(self, attempt: Attempt) -> Replica:
         return next(replica for replica in self.replicas if replica.name == attempt.replica)

@@ -339,7 +339,9 @@ class Replica:
         if end_s != self._end_s:
             return
         self._end_s = math.inf
-        self._leave_host()
+        self._joining.clear()
+        if self._share is not None:
+            self._share.end(self)
         left = self._steps.finish(stops=self._pool.has_waiting)
         if left:
             self._ending = True

@@ -164,7 +164,7 @@ class Hedging:
         *,
         clock: Clock,
         may_send: Callable[[Attempt], bool],
-        send: Callable[[tuple[Request, int]], None],
+        send: Callable[[Request, int], None],
     ) -> None:
         """Hedge by class; ``may_send(attempt)`` allows a hedge, ``send`` sends an attempt."""
         self.sent = 0
@@ -213,4 +213,4 @@ class Hedging:
         if self._may_send(attempt):
             race.hedges.add(race.sent + 1)
             self.sent += 1
-            self._send((request, race.sent + 1))
+            self._send(request, race.sent + 1)
