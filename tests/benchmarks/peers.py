@@ -1,9 +1,11 @@
 """Requests a second of other simulators, where they are installed beside this one.
 
 Run: ``python tests/benchmarks/peers.py``; ``simulate.py`` prints the same at its end. One replica,
-Poisson arrivals of 512/128 tokens, CPU seconds of one process without start and set-up (the
-difference between a long run and a short one). Each decides itself what a step costs, so the loads
-differ; vllm-sr-sim 0.1 has no steps (a request holds a slot for a fixed time).
+Poisson arrivals of 512/128 tokens, CPU seconds without start and set-up: a long run minus a short
+one. Whole commands (draw, simulate, figures, verdict) are compared with whole commands; a peer
+without a command is timed alone. Each decides itself what a step costs, so the loads differ;
+vllm-sr-sim 0.1 has no steps (a request holds a slot for a fixed time). The ratio holds for one
+machine with nothing else on it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,12 +58,28 @@ def aisimulate(requests: int) -> float:
     with TemporaryDirectory() as folder:
         config = Path(folder, "prediction.yaml")
         config.write_text(AISIMULATE.format(requests=requests), encoding="utf-8")
-        command = [sys.executable, "-m", "aisimulate", "predict", "-c", str(config)]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*command, "--output-dir", folder, "--overwrite"],
-                       check=True, capture_output=True)  # fmt: skip
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        arguments = ["predict", "-c", str(config), "--output-dir", folder, "--overwrite"]
+        return command_s(sys.executable, "-m", "aisimulate", *arguments)
+
+
+def capplan(requests: int) -> float:
+    """Return the CPU seconds of a whole ``capplan simulate``."""
+    path = Path(sys.executable).with_name("capplan")
+    return command_s(path, "simulate", "benchmark", "--set", f"requests={requests}")
+
+
+def command_s(*command: str | Path) -> float:
+    """Return the CPU seconds of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def rate_rps(measure: Callable[[int], float], few: int, many: int, *, times: int = 3) -> float:
+    """Return requests a CPU second, of the best long run minus the best short one."""
+    short_s, long_s = (min(measure(n) for _ in range(times)) if n else 0.0 for n in (few, many))
+    return (many - few) / (long_s - short_s)
 
 
 PEERS = {
@@ -68,16 +87,21 @@ PEERS = {
     "aisimulate": ("aisimulate", aisimulate, (1_000, 41_000)),
 }
 """Module, measurement, and how many requests the short and the long run have."""
+COMMANDS = {"aisimulate"}
+"""Peers that are timed as a whole command."""
 
 
 def main() -> None:
-    """Print requests a second of each."""
+    """Print requests a second of each, and how many times as many this one does."""
+    own_rps = rate_rps(capplan, 20_000, 120_000)  # both runs load the compiled engine
+    print(f"capplan simulate, the whole command: {own_rps:,.0f} requests/s on one replica")
     for name, (module, measure, (few, many)) in PEERS.items():
         if importlib.util.find_spec(module) is None:
             print(f"{name}: not installed")
             continue
-        took = measure(many) - (measure(few) if few else 0.0)
-        print(f"{name}: {(many - few) / took:,.0f} requests/s on one replica")
+        found_rps = rate_rps(measure, few, many)
+        ratio = f"; capplan {own_rps / found_rps:.1f} times" if name in COMMANDS else ""
+        print(f"{name}: {found_rps:,.0f} requests/s on one replica{ratio}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ are installed, on as many requests of the same lengths.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
@@ -157,13 +156,9 @@ def command(*arguments: str, target_s: float) -> None:
     path = Path(sys.executable).with_name("capplan")
     found = []
     for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         wall_s = time.perf_counter()
-        subprocess.run([path, *arguments], check=False, capture_output=True)
-        wall_s = time.perf_counter() - wall_s
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        found.append((cpu_s, wall_s))
+        cpu_s = peers.command_s(path, *arguments)
+        found.append((cpu_s, time.perf_counter() - wall_s))
     cpu_s, wall_s = min(found)
     name = " ".join(["capplan", *arguments])
     print(f"{name}: {cpu_s:.2f} s ({wall_s:.2f} by the clock); target {target_s} s")
