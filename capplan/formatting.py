@@ -52,6 +52,15 @@ def format_value(value: Any, name: str = "") -> str:
     return _time(number) if name.endswith("_s") else _digits(number)
 
 
+def percent(share: float, places: int = 1) -> str:
+    """Return a share in percent, with so many decimal places.
+
+    >>> percent(0.99876, 2)
+    '99.88 %'
+    """
+    return f"{100 * share:.{places}f} %"
+
+
 def _time(value_s: float) -> str:
     for factor, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if abs(value_s) >= factor:
@@ -127,6 +136,13 @@ def does(number: float, one: str, several: str) -> str:
     return one if number == 1 else several
 
 
+RULES = {
+    "double_queue": "two queues without a bound",
+    "double_queueing": "two waits over half the budget",
+}
+"""Rules whose names say too little of what they check."""
+
+
 def rule_words(rule: str) -> str:
     """Return the name of a promise or another rule in words.
 
@@ -135,6 +151,8 @@ def rule_words(rule: str) -> str:
     >>> rule_words("cost_usd_per_success")
     'cost per success'
     """
+    if rule in RULES:
+        return RULES[rule]
     return in_words(rule.replace("_usd", "").removesuffix("_fraction").removesuffix("_s"))
 
 

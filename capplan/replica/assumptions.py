@@ -15,6 +15,7 @@ from capplan.replica.memory import SIXTEEN_BITS, model_of
 from capplan.replica.memory_plan import OUTSIDE, is_compared
 from capplan.scenario import Scenario
 from capplan.scenario.batching import ContinuousBatching
+from capplan.scenario.classes import RequestClass
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import CalibratedStep, LinearStep, StepTime
 
@@ -29,14 +30,43 @@ COMPARED_ON = ("h100", "rtx4090")
 one H100 and with Llama-3.1-8B on one RTX 4090, 16 bits."""
 
 
+LONGEST_S: Mapping[str, tuple[float, str]] = {
+    "ttft_s": (10.0, "after which a person turns to something else"),
+    "e2e_s": (600.0, "after which OpenAI's client gives up by default"),
+    "deadline_s": (600.0, "after which OpenAI's client gives up by default"),
+}
+"""Times of an answer that is streamed, s, from which on their unit is doubted. Source: Nielsen,
+"Usability Engineering", 1993, section 5.5 (10 s); openai-python, README, "Timeouts", 2025."""
+
+
 def rests_on(scenario: Scenario) -> list[str]:
     """Return a sentence on each pool's step times and their known error, and on engine defaults.
+
+    Promises so long that their unit is doubtful have one too.
 
     >>> from capplan.scenario.files import load_scenario
     >>> rests_on(load_scenario("benchmark"))[0]
     'Step times of `llm` are linear, as stated: not compared with a server.'
     """
-    return [sentence for pool in scenario.pools for sentence in _of_pool(pool)]
+    found = [sentence for pool in scenario.pools for sentence in _of_pool(pool)]
+    return found + [sentence for c in scenario.classes for sentence in _doubts(c)]
+
+
+def _doubts(c: RequestClass) -> Iterator[str]:
+    """Yield times of a class that are longer than they can matter, as milliseconds are."""
+    ends_s, left_s = c.retry.attempt_timeout_s, c.promises.deadline_s
+    if ends_s is not None and left_s is not None and ends_s > left_s:
+        yield (
+            f"classes.{c.name}.retry.attempt_timeout_s: {ends_s:g} is taken for seconds: no "
+            f"attempt ends then, as the caller leaves after {left_s:g} s."
+        )
+    for name, (longest_s, why) in LONGEST_S.items():
+        value_s = getattr(c.promises, name)
+        if c.streaming and value_s is not None and value_s > longest_s:
+            yield (
+                f"classes.{c.name}.promises.{name}: {value_s:g} is taken for seconds, beyond "
+                f"{longest_s:g} s, {why}."
+            )
 
 
 def _of_pool(pool: Pool) -> Iterator[str]:

@@ -74,11 +74,20 @@ class Promises(Part):
     origins: Origins = Field(default_factory=dict)
 
     def _broken(self) -> Iterator[str]:
-        """Yield a latency that is milliseconds under the name of seconds."""
+        """Yield latencies that nothing can exceed, as milliseconds under the name of seconds."""
         if self.tpot_s is not None and self.tpot_s > SLOWEST_TOKEN_S:
             yield f"tpot_s: at most {SLOWEST_TOKEN_S:g} s a token, in s, not ms"
         if self.ttft_s is not None and self.ttft_s > SLOWEST_FIRST_TOKEN_S:
             yield f"ttft_s: at most {SLOWEST_FIRST_TOKEN_S:g} s, in s, not ms"
+        for name in ("tpot_s", "ttft_s", "e2e_s"):
+            value = getattr(self, name)
+            wholes = (self.deadline_s, None if name == "e2e_s" else self.e2e_s)
+            whole_s = min((w for w in wholes if w is not None), default=math.inf)
+            if value is not None and value > whole_s:
+                yield (
+                    f"{name}: at most {whole_s:g} s, which is promised for the whole answer, in s, "
+                    f"not ms, got {value:g}"
+                )
 
     def limits(self) -> Iterator[Limit]:
         """Yield the deadline, also if it is not set."""

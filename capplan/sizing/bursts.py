@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from capplan.formatting import counted, rule_words
+from capplan.formatting import counted, percent, rule_words
 from capplan.stages.protection import ProtectiveAction, protections
 from capplan.statistics import share_interval
 from capplan.verdict import Outcome
@@ -36,9 +36,8 @@ def burst_outcome(stage: Stage, names: Iterable[str]) -> tuple[Outcome, str]:
         return "pass", "every class may be shed"
     good = _in_bursts(stage, firm)["good"]
     count, kept = len(good), float(good.sum(skipna=False))
-    text = (
-        f"{kept / count if count else math.nan:.2%} of {counted(count, 'request')} in the bursts "
-    )
+    share = kept / count if count else math.nan
+    text = f"{percent(share, 2)} of {counted(count, 'request')} in the bursts "
     text = "" if math.isnan(kept) or not count else f"; {text}are good"
     broken = [b for b in stage.breaks if b.request_class in firm]
     thin = [r for r in stage.thin if r.request_class in firm]
@@ -47,10 +46,11 @@ def burst_outcome(stage: Stage, names: Iterable[str]) -> tuple[Outcome, str]:
         first, rule = broken[0], rule_words(broken[0].promise)
         return (
             "fail",
-            f"broken: {first.request_class} breaks {rule} for {first.share.value:.2%}{text}",
+            f"broken: {first.request_class} breaks {rule} for "
+            f"{percent(first.share.value, 2)}{text}",
         )
     if text and share_interval(round(kept), count).high < least:
-        return "fail", f"broken{text}, asked {least:.2%}"
+        return "fail", f"broken{text}, asked {percent(least, 2)}"
     if thin:
         rule = thin[0].rule
         return "unknown", f"not shown: no promise broken, but too few to judge {rule}{text}"

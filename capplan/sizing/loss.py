@@ -15,7 +15,7 @@ from capplan.scenario.faults import Crash
 from capplan.scenario.files import with_values
 from capplan.slo import judge
 from capplan.slo.promises import LATENCIES, SHARES
-from capplan.stages.failure_stage import LEAST_S, model_load_s
+from capplan.stages.failure_stage import model_load_s, unloaded_s
 from capplan.stages.recovery import errors_back
 from capplan.stages.stage import windowed
 
@@ -84,7 +84,7 @@ def with_loss(
         return changed
     down_s = lose.down_s
     if down_s is not None:  # a returning replica loads its model, which takes part of that time
-        down_s = max(down_s - model_load_s(scenario, pool), LEAST_S)
+        down_s = unloaded_s(down_s, model_load_s(scenario, pool))
     at_s = at_s if lose.at_s is None else lose.at_s
     crash = Crash(pool=pool.name, at_s=at_s, count=lose.count, down_s=down_s)
     return with_values(changed, {"faults": (*changed.faults, crash)})

@@ -110,7 +110,7 @@ def own_sentence(
 
 def _why(rejected: Iterable[Rejection], lose: Loss, replicas: int) -> str:
     reasons = [r.reason for r in rejected if r.lose == lose and r.replicas == replicas]
-    return f"with {replicas} {reasons[0]}" if reasons else f"{replicas} do not hold"
+    return f"with {replicas}, {reasons[0]}" if reasons else f"{replicas} do not hold"
 
 
 def margin_reason(evaluate: Evaluator, n_max: int, lose: Loss, point: Point | None) -> Reason:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from capplan.catalog import accelerator
 from capplan.display import once
-from capplan.formatting import counted
+from capplan.formatting import counted, percent
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
@@ -193,14 +193,15 @@ def _peak(point: Point | None, scenario: Scenario) -> RowOutcome:
     if math.isnan(share):
         text = "not measured: unknown whether the busiest minute's requests are good"
         return RowOutcome(outcome="unknown", evidence=text, judged_rps=point.peak_rps)
-    text = f"{share:.2%} of the busiest minute's {counted(point.peak_requests, 'request')} are good"
+    requests = counted(point.peak_requests, "request")
+    text = f"{percent(share, 2)} of the busiest minute's {requests} are good"
     if share >= least:
         text = f"simulated: {text}, {_samples(point)} in all"
         return RowOutcome(outcome="pass", evidence=text, judged_rps=point.peak_rps)
     high = share_interval(round(share * point.peak_requests), point.peak_requests).high
     outcome: Outcome = "fail" if high < least else "unknown"
     front = "broken" if outcome == "fail" else "too few to tell"
-    text = f"{front}: {text}, asked {least:.2%}"
+    text = f"{front}: {text}, asked {percent(least, 2)}"
     return RowOutcome(outcome=outcome, evidence=text, judged_rps=point.peak_rps)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from capplan.budget import allocate
 from capplan.budget.limits import QueueOnPath, queues_of
-from capplan.formatting import counted, in_words, listed
+from capplan.formatting import counted, in_words, listed, percent
 from capplan.replica.utilisation import utilisation_table
 from capplan.results import RunResult, queue_waits, system_stability
 from capplan.results.segments import SERIES, TOLERANCE_S, double_queued
@@ -126,7 +126,7 @@ def _busy_but_late(
         outcome="fail",
         value=busy,
         limit=BUSY_FRACTION,
-        evidence=f"accelerators are {busy:.0%} busy{used} while {good:.1%} of "
+        evidence=f"accelerators are {busy:.0%} busy{used} while {percent(good)} of "
         f"{', '.join(late)} are good: busy is not success",
         next_action="lower the load to where goodput peaks, or add capacity",
         origin="default",
@@ -184,7 +184,7 @@ def _client(result: RunResult) -> Iterator[Reason]:
         outcome="blocked",
         value=share,
         limit=ACHIEVED,
-        evidence=f"the load generator sent {share:.1%} of the requests in time, those it sent "
+        evidence=f"the load generator sent {percent(share)} of the requests in time, those it sent "
         f"with a p99 lag of {lag_s:.3g} s: latencies and failures are its own, and the "
         "service had less load",
         next_action="repeat it with a load generator that keeps up, or at a load that it can send",
@@ -214,7 +214,7 @@ def _unowned(
 ) -> Reason:
     over = value > DOUBLE_QUEUED_FRACTION
     pair, loose = _worst_pair(scenario, attempts, waits)
-    evidence = f"{value:.1%} of attempts waited in two queues"
+    evidence = f"{percent(value)} of attempts waited in two queues"
     if over:
         evidence += f", most in the {' and the '.join(map(in_words, pair))}"
         evidence += f" ({'; '.join(loose)})" if loose else ", each with an owner and a wait limit"
@@ -256,15 +256,15 @@ def _half_spent_of(
     value = _share(attempts, over.sum(axis=1) > 1)
     loose = int(np.isnan(limits).sum())
     if value <= DOUBLE_QUEUED_FRACTION < twice and loose > 1:
-        evidence = f"{twice:.1%} of requests waited in two queues without limit"
+        evidence = f"{percent(twice)} of requests waited in two queues without limit"
         action = "promise a latency or set wait limits, so that each queue has a budget"
         return replace(
             unknown("double_queueing", evidence, next_action=action, request_class=name),
             limit=DOUBLE_QUEUED_FRACTION,
             origin="default",
         )
-    evidence = f"{twice:.1%} of requests waited in two queues, {value:.1%} in two for over half "
-    evidence += "of its budget each"
+    evidence = f"{percent(twice)} of requests waited in two queues, {percent(value)} in two for "
+    evidence += "over half of its budget each"
     if value > DOUBLE_QUEUED_FRACTION:
         pair = _most_often({layer: over[:, i] for i, layer in enumerate(SERIES)})
         halves = (f"the {in_words(layer)} (half of {budget[layer]:.3g} s)" for layer in pair)

@@ -20,6 +20,7 @@ from capplan.scenario.shapes import Replay
 from capplan.simulation.backend import SIMULATION, Backend
 from capplan.stages.metrics import levels, trends_of
 from capplan.stages.rules import Findings, not_applicable
+from capplan.stages.within_error import knee_words, moved_words
 from capplan.verdict import Verdict, reason_table
 
 if TYPE_CHECKING:
@@ -86,12 +87,13 @@ class Acceptance(Findings, Displayed):
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``stages --json``."""
         knee, point, within = self.knee, self.first_degradation, self.within_error
+        ends = None if within is None or knee is None else within.knee(knee)
         return {
             "run_id": self.run_id,
             "loads": self.loads.to_json(),
             "stages": [{**s.to_json(), "levels": levels(s)} for s in self.stages],
             "isolation": [c.again.to_json() for c in self.cuts if c.again is not None],
-            "knee": None if knee is None else self._knee_json(knee),
+            "knee": None if knee is None else {**knee.to_json(), "within_step_time_error": ends},
             "knees": [k.to_json() for k in self.knees],
             "client_limit_rps": None if self.ramp is None else self.ramp.client_limit_rps,
             "first_degradation": None if point is None else point.to_json(),
@@ -141,19 +143,14 @@ class Acceptance(Findings, Displayed):
         sure = f"beyond doubt from {format_value(point.high_rps, '_rps')}"
         if math.isinf(point.high_rps):
             sure = "at no load beyond doubt"
+        moved = f"{moved_words(self.within_error)} " if self.is_simulated else ""
         return (
             f"The first promise to break is **{point.request_class}: "
             f"{rule_words(point.promise)}**, at {format_value(point.load_rps, '_rps')} "
             f"(surely kept up to {format_value(point.low_rps, '_rps')}, broken {sure}). "
             f"Most of its requests lose their time **{in_layer(point.layer)}**. "
-            f"{self._within()}Next: {point.limit.action}."
+            f"{moved}Next: {point.limit.action}."
         )
-
-    def _within(self) -> str:
-        """Return how far the load moves with the error of step times, in a sentence."""
-        if self.within_error is None:
-            return "How far that load moves with the error of step times is unknown. "
-        return f"The load lies {self.within_error}. "
 
     def knee_summary(self) -> str:
         """Return where the knee is, in a sentence."""
@@ -164,24 +161,11 @@ class Acceptance(Findings, Displayed):
             why = "" if knee is None else f": {knee.reason}"
             return f"The curve has no knee in the range of the ramp{why}."
         low, high = format_value(knee.low_rps, "_rps"), format_value(knee.high_rps, "_rps")
+        moved = f" ({knee_words(self.within_error, knee)})" if self.is_simulated else ""
         return (
             f"The knee of {knee.pool} lies at {format_value(knee.load_rps, '_rps')}, between {low} "
-            f"and {high}{self._knee_within(knee)}: from there on mean E2E rises in greater "
-            "proportion than the load."
+            f"and {high}{moved}: from there on mean E2E rises in greater proportion than the load."
         )
-
-    def _knee_within(self, knee: Knee) -> str:
-        if not self.is_simulated:
-            return ""
-        if self.within_error is None:
-            return " (within the error of step times: unknown)"
-        ends = [format_value(end, "_rps") for end in self.within_error.knee(knee)]
-        return f" (within the error of step times: {' to '.join(ends)})"
-
-    def _knee_json(self, knee: Knee) -> dict[str, Any]:
-        within = self.within_error
-        ends = None if within is None else list(within.knee(knee))
-        return {**knee.to_json(), "within_step_time_error": ends}
 
     def recovery_summary(self) -> str:
         """Return whether it comes back after the overload, in a sentence."""
@@ -198,8 +182,9 @@ class Acceptance(Findings, Displayed):
         )
 
     def table(self) -> pd.DataFrame:
-        """Return one row per stage: loads and flows, whether it counts, what breaks first."""
+        """Return one row per stage: mean load and flows, whether it counts, what breaks first."""
         frame = self.frame()
+        loads = [s.offered_rps if s.kind == "burst" else s.load_rps for s in self.stages]
         broken = [
             f"{s.breaks[0].request_class}: {rule_words(s.breaks[0].promise)}"
             if s.breaks
@@ -209,7 +194,7 @@ class Acceptance(Findings, Displayed):
         return pd.DataFrame(
             {
                 "stage": frame["stage"],
-                "load_rps": frame["load_rps"],
+                "load_rps": loads,
                 "goodput_rps": frame["goodput_rps"],
                 "timed out_fraction": frame["timed_out_fraction"],
                 "refused_fraction": frame["rejected_fraction"],

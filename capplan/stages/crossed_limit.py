@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.budget import allocate
+from capplan.budget.limits import SHORTEST_S, rounded_down
 from capplan.formatting import counted, rule_words
 from capplan.replica.step_time import step_time
 from capplan.results.cost import served_by
@@ -87,7 +88,7 @@ def crossed_limit(stage: Stage, request_class: str, found: Blame) -> CrossedLimi
         _smaller_batch(stage, pool, settings) if found.promise == "tpot_s" else None,
         _fewer_prompts(pool, own, found),
         _held_back(stage, pool, found) if found.promise != "tpot_s" else None,
-        _admission(pool, found, settings),
+        _admission(pool, own, found, settings),
         _planned(scenario, pool, capacity := _capacity(stage, pool, found)),
         _fewer(stage, pool, found),
         _beyond_limits(scenario, request_class, found),
@@ -234,16 +235,29 @@ def _held_back(stage: Stage, pool: Pool, found: Blame) -> CrossedLimit | None:
     return None
 
 
-def _admission(pool: Pool, found: Blame, settings: Mapping[str, float]) -> CrossedLimit | None:
-    """Return the wait budget's limit of the queue that holds the requests, if it holds more."""
+def _admission(
+    pool: Pool, own: ClassBudget, found: Blame, settings: Mapping[str, float]
+) -> CrossedLimit | None:
+    """Return the limit of the queue that holds the requests, if it holds more than the promise.
+
+    A request that waits through it still keeps the broken promise: the limit is the wait budget's
+    length if that drains in time, else the wait that is left.
+    """
     if found.layer not in _WAITS:
         return None
     part, queue = _queue(pool, found.layer)
-    if queue.length == 0:
-        return None
-    for name in ("length", "wait_limit_s"):
-        value, allowed = getattr(queue, name), settings.get(f"{part}.{name}")
-        if allowed is not None and (value is None or allowed < value):
+    length, wait_s = (
+        settings.get(f"{part}.{name}", math.inf) for name in ("length", "wait_limit_s")
+    )
+    if found.promise == own.basis and own.remaining_s > SHORTEST_S:
+        wait_s = min(wait_s, rounded_down(own.remaining_s))
+    drain_rps = own.drain_rps / (pool.replicas if found.layer == "scheduler_queue" else 1)
+    limits = {"wait_limit_s": wait_s}
+    if (length - 1) / drain_rps <= wait_s:
+        limits = {"length": length} | limits
+    for name, allowed in limits.items():
+        value = getattr(queue, name)
+        if queue.length != 0 and allowed < (math.inf if value is None else value):
             why = f"its {found.layer.replace('_', ' ')} holds more than can be answered in time"
             field = f"{part}.{name}"
             return CrossedLimit(field=field, value=value, candidate=allowed, why=why)

@@ -33,32 +33,34 @@ LEAST_S = 1e-3
 def failure(scenario: Scenario, loads: Loads, *, seed: int) -> tuple[Stage, Stage]:
     """Return the planned load during a fault of the plan's kind, and the retest after it.
 
-    Without ``down_s`` the fault lasts until a replacement is warm (:func:`replacement_s`), or for
-    longer, until each class's percentiles have their samples; the retest lasts until it counts.
+    Without ``down_s`` the fault lasts until a replacement is warm (:func:`replacement_s`). Like the
+    part of a run that ``size`` judges for a loss, the stage lasts until the fault is over and each
+    class's percentiles have their samples; the retest lasts until it counts.
     """
     plan, load = scenario.stages, loads.planned_rps
     at, pool = plan.step_s / 2, scenario.pool(plan.failed_pool)
     after = f"after {plan.failure.replace('_', ' ')} is over"
     if plan.failure == "crash":
         after = "after the replica's return"
-    down_s = replacement_s(scenario, pool)[0] or plan.step_s
-    judged_s = plan.fall_back_s / 2 + plan.steady_s
+    found = failure_of(scenario, at_s=at, down_s=replacement_s(scenario, pool)[0] or plan.step_s)
+    lasts_s, judged_s = found.ends_s - at, plan.fall_back_s / 2 + plan.steady_s
     while True:
-        found = failure_of(scenario, at_s=at, down_s=down_s)
-        back = found.ends_s
-        start = back + plan.fall_back_s / 2
+        judged_until = at + lasts_s
+        start = judged_until + plan.fall_back_s / 2
         end = start + judged_s
+        note = found.note
+        if judged_until > found.ends_s:
+            note += f", judged over {lasts_s:.3g} s for its samples"
         run = run_load(scenario, steady(load), duration_s=end, seed=seed, faults=[found.fault])
         one = stage_of(
-            "failure", "failure", load, run, start_s=at, end_s=back, note=found.note, steady=False
+            "failure", "failure", load, run, start_s=at, end_s=judged_until, note=note, steady=False
         )
         two = stage_of("retest", "retest", load, one.run, start_s=start, end_s=end, note=after)
-        longer_s = lengthened(one, back - at, plan.longest_s) if plan.down_s is None else 0.0
+        longer_s = lengthened(one, lasts_s, plan.longest_s)
         more_s = lengthened(two, judged_s, plan.longest_s)
-        lasts_longer = failure_of(scenario, at_s=at, down_s=max(down_s, longer_s)).ends_s > back
-        if more_s <= judged_s and not lasts_longer:
+        if more_s <= judged_s and longer_s <= lasts_s:
             return one, two
-        down_s, judged_s = max(down_s, longer_s), more_s
+        lasts_s, judged_s = longer_s, more_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +88,15 @@ def failure_of(scenario: Scenario, *, at_s: float, down_s: float) -> StageFault:
     if plan.failure == "node_loss" and not {"host", "node"} & fault.keys():
         fault |= _first_node(pool)
     length = LASTS[plan.failure]
-    lasts_s = down_s if plan.down_s is not None else fault.get(length, down_s)
-    fault[length] = lasts_s
-    ends_s = at_s + lasts_s
+    load_s = model_load_s(scenario, pool)
+    own = plan.down_s is None and length in fault  # its model is loaded after that
+    lasts_s = fault[length] if own else down_s
+    ends_s = at_s + lasts_s + (load_s if own and length == "down_s" else 0.0)
+    loaded_within = length == "down_s" and not own
+    fault[length] = unloaded_s(lasts_s, load_s) if loaded_within else lasts_s
     if "restart_s" in fault and "detect_s" in fault:
         noticed_s = at_s + fault["detect_s"]
-        ends_s = ends_s if ends_s <= noticed_s else noticed_s + fault["restart_s"]
+        ends_s = ends_s if ends_s <= noticed_s else noticed_s + fault["restart_s"] + load_s
     return StageFault(fault=fault, ends_s=ends_s, note=_note(fault, pool, ends_s - at_s))
 
 
@@ -164,6 +169,11 @@ def replacement_s(scenario: Scenario, pool: Pool) -> tuple[float | None, str]:
     if pool.model_load is not None:
         return max(load_s, LEAST_S), f"pools.{pool.name}.model_load"
     return None, "no stages.down_s, lifecycle or cold_start_s"
+
+
+def unloaded_s(down_s: float, load_s: float) -> float:
+    """Return after how long a replica that is away for ``down_s`` begins to load its model, s."""
+    return max(down_s - load_s, LEAST_S)
 
 
 def _p95_s(law: Duration) -> float:

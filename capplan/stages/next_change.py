@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from capplan.formatting import rule_words
+from capplan.formatting import percent, rule_words
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
 from capplan.stages.rules import amplification
@@ -131,8 +131,8 @@ def _compared(
     if point.found is None:
         text = "no backlog grows and no promise breaks" if held else _still(after)
     else:
-        text = f"{point.request_class} {rule_words(point.promise)}: {was:.2%} broke it, "
-        text += f"{mended:.2%}"
+        text = f"{point.request_class} {rule_words(point.promise)}: {percent(was, 2)} broke it, "
+        text += f"{percent(mended, 2)}"
     yield checked(
         "promise_mended",
         held,
@@ -255,7 +255,7 @@ def _worse(scenario: Scenario, before: Stage, after: Stage) -> Iterator[str]:
             continue
         if not scenario.request_class(m.request_class).sheddable:
             what = f"{m.request_class} {rule_words(m.promise)}"
-            yield f"{what}: {was.value:.2%} broke it, {m.share.value:.2%} now"
+            yield f"{what}: {percent(was.value, 2)} broke it, {percent(m.share.value, 2)} now"
     retried, now_retried = amplification(before.table), amplification(after.table)
     if now_retried > 1.01 * retried:
         yield f"attempts a request: {retried:.3f} to {now_retried:.3f}"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from capplan.formatting import counted
+from capplan.formatting import counted, percent
 from capplan.results.breakers import open_spans
 from capplan.results.segments import SERIES
 from capplan.stages.pool_levels import own_queues
@@ -133,7 +133,8 @@ def _back_reasons(
     own = _tail(stage)
     good = float(own["good"].mean(skipna=False)) if len(own) else math.nan
     usual = math.nan if baseline is None else float(baseline.table["good"].mean(skipna=False))
-    text = f"representative requests succeed again: {good:.1%} good, {usual:.1%} in the baseline"
+    text = f"representative requests succeed again: {percent(good)} good, "
+    text += f"{percent(usual)} in the baseline"
     yield back("answers_back", answers, text, "see which promise they break, and where")
 
 
@@ -215,7 +216,7 @@ def _retries_go_on(stage: Stage, baseline: Stage | None) -> Reason:
         bool(share.low <= usual),
         value=share.value,
         evidence=f"{again} of the last {counted(len(late), 'request')} tried again "
-        f"({usual:.2%} in the baseline)",
+        f"({percent(usual, 2)} in the baseline)",
         next_action="give the callers a retry budget, backoff with jitter, and honour Retry-After",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from capplan.formatting import counted, in_layer, listed, rule_words
+from capplan.formatting import counted, in_layer, listed, percent, rule_words
 from capplan.results.cost import served_by
 from capplan.slo.mechanisms import retry_amplification
 from capplan.stages.isolation import Cut, isolation_reasons
@@ -286,7 +286,7 @@ def _ttft_over(found: Findings) -> Iterator[Reason]:
         stage, b = first
         evidence = (
             f"at {stage.load_rps:.3g}/s throughput still rises, to {stage.throughput_rps:.3g}/s, "
-            f"while {b.share.value:.1%} of {b.request_class} is over its TTFT; needed "
+            f"while {percent(b.share.value)} of {b.request_class} is over its TTFT; needed "
             f"{found.loads.needed_rps:.3g}/s"
         )
     judged = checked(

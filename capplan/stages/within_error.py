@@ -60,6 +60,20 @@ class LoadsWithinError:
         }
 
 
+def moved_words(within: LoadsWithinError | None) -> str:
+    """Return how far the load moves with the error of step times, in a sentence."""
+    if within is None:
+        return "How far that load moves with the error of step times is unknown."
+    return f"The load lies {within}."
+
+
+def knee_words(within: LoadsWithinError | None, knee: Knee) -> str:
+    """Return the interval of a knee within the error of step times; unknown without it."""
+    ends = [math.nan] if within is None else within.knee(knee)
+    loads = " to ".join(format_value(end, "_rps") for end in ends)
+    return f"within the error of step times: {loads}"
+
+
 def loads_within_error(
     scenario: Scenario, ramp: LoadRamp, pool_name: str, *, seed: int
 ) -> LoadsWithinError | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from capplan.formatting import percent
 from capplan.statistics.estimates import Estimate, replication_mean, trend
 
 Floats = npt.NDArray[np.float64]
@@ -90,9 +91,10 @@ def stability(
 
 def _decide(changes: Estimate, growth: Estimate, residual: float) -> tuple[bool | None, str]:
     if changes.low > 0 and changes.value >= MATERIAL:
-        return False, f"the backlog grows by {changes.value:.1%} of the arrivals"
+        return False, f"the backlog grows by {percent(changes.value)} of the arrivals"
     if growth.high > TOLERANCE:
-        return None, f"growth of the backlog up to {growth.high:.1%} of the arrivals is possible"
+        most = percent(growth.high)
+        return None, f"growth of the backlog up to {most} of the arrivals is possible"
     if math.isnan(residual):
         return None, "a request is still inside: Little's law cannot be checked"
     if abs(residual) > LITTLE:

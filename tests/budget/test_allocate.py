@@ -217,7 +217,7 @@ def test_parts_of_each_class_sum_to_its_promise(small):
 
 
 def test_parts_past_the_promise_are_the_layer_over(small):
-    late = with_values(small, {"classes.chat.promises.deadline_s": 0.5})
+    late = with_values(small, {"classes.chat.promises": {"deadline_s": 0.5}})
     parts = allocate(late).parts().query("request_class == 'chat'").set_index("layer")["part_s"]
     assert parts["over"] > 0
     assert parts.drop("over").sum() == pytest.approx(0.5)
@@ -279,6 +279,10 @@ def test_bundled_scenarios_pass_once_their_budget_is_applied():
     assert allocate(applied).outcome == "pass"
 
 
+TOKENS_S = (0.05, 50.0), (0.005, 0.2)
+"""Promised TTFT and TPOT, s."""
+
+
 @st.composite
 def scenarios(draw, raw):
     """Return a scenario of ``raw``'s form with other promises, lengths, limits and rule."""
@@ -286,10 +290,12 @@ def scenarios(draw, raw):
     limit = st.one_of(st.none(), st.integers(0, 500))
     wait = st.one_of(st.none(), st.floats(0.01, 30.0))
     weight = st.floats(0.0, 3.0)
+    deadline_s = draw(time)
+    ttft, tpot = (st.floats(least, min(most, deadline_s)) for least, most in TOKENS_S)
     values = {
-        "classes.chat.promises.deadline_s": draw(time),
-        "classes.chat.promises.ttft_s": draw(st.one_of(st.none(), time)),
-        "classes.chat.promises.tpot_s": draw(st.one_of(st.none(), st.floats(0.005, 0.2))),
+        "classes.chat.promises.deadline_s": deadline_s,
+        "classes.chat.promises.ttft_s": draw(st.one_of(st.none(), ttft)),
+        "classes.chat.promises.tpot_s": draw(st.one_of(st.none(), tpot)),
         "classes.batch.promises.e2e_s": draw(st.one_of(st.none(), time)),
         "classes.chat.prompt_tokens.tokens": draw(st.integers(1, 6000)),
         "classes.chat.output_tokens.tokens": draw(st.integers(1, 800)),

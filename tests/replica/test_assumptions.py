@@ -129,3 +129,22 @@ def test_the_error_against_kernels_is_that_of_the_models_own_family():
         assert str(first) in rests_on(study)[0]
     for pool in ({"weight_dtype": "int4"}, {"accelerator": "L4"}):
         assert family_errors(service(**pool).pool()) == []
+
+
+@pytest.mark.parametrize(
+    ("promises", "doubted"),
+    [
+        ({"ttft_s": 500.0, "deadline_s": 60_000.0}, {"ttft_s", "deadline_s"}),
+        ({"ttft_s": 3.0, "deadline_s": 60.0}, set()),
+        ({"e2e_s": 30_000.0}, {"e2e_s"}),
+    ],
+)
+def test_promises_that_may_be_milliseconds_are_named(promises, doubted):
+    study = with_values(service(), {"classes.c.promises": promises})
+    named = {s.split(":")[0].rpartition(".")[2] for s in rests_on(study) if "seconds" in s}
+    assert named == doubted
+    retry = {"max_attempts": 2, "attempt_timeout_s": 15_000.0}
+    late = with_values(service(), {"classes.c.retry": retry})
+    assert any("attempt_timeout_s: 15000" in s for s in rests_on(late))
+    spoken = with_values(study, {"classes.c.streaming": False})
+    assert not any("seconds" in s for s in rests_on(spoken))

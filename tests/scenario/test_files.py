@@ -233,3 +233,17 @@ def test_work_that_does_not_stream_may_take_a_day():
     changes = {f"classes.benchmark.{field}": value for field, value in values.items()}
     promised = load_scenario("benchmark", values=changes).request_class().promises
     assert promised.deadline_s == 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("promises", "field"),
+    [
+        ({"ttft_s": 500.0, "deadline_s": 60.0}, "ttft_s"),
+        ({"ttft_s": 500.0, "e2e_s": 30.0}, "ttft_s"),
+        ({"e2e_s": 30_000.0, "deadline_s": 60.0}, "e2e_s"),
+        ({"tpot_s": 4.0, "deadline_s": 2.0}, "tpot_s"),
+    ],
+)
+def test_a_promise_that_cannot_break_before_the_caller_leaves_is_refused(promises, field):
+    with pytest.raises(DataError, match=f"{field}: at most"):
+        load_scenario("benchmark", values={"classes.benchmark.promises": promises})

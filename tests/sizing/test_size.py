@@ -161,7 +161,7 @@ def test_too_few_replicas_of_the_scenario_are_a_fail_that_names_the_number_neede
     assert found.verdict.outcome == "fail"
     there = "There is 1 replica" if n == 1 else f"There are {n} replicas"
     front = f"{there} of llm, needed are {needed} (1 lost for good), because with "
-    assert found.to_json()["answer"].startswith(f"{front}{needed - 1} chat: ")
+    assert found.to_json()["answer"].startswith(f"{front}{needed - 1}, chat: ")
     assert found.to_json()["own_replicas"] == n
 
 
@@ -273,7 +273,7 @@ def test_a_limit_in_front_of_the_pool_is_a_fail_that_no_replica_mends():
     found = size(limited, lose=0, n_max=8)
     assert found.replicas == {0: None}
     assert found.verdict.outcome == "fail"
-    assert "no number up to 8 suffices (none lost), because with 8 chat: " in found.answer
+    assert "no number up to 8 suffices (none lost), because with 8, chat: " in found.answer
     assert [r.limit for r in found.verdict.decisive if r.rule == "failure_margin"] == [8]
     assert {r.replicas for r in found.rejected} >= {1, 2, 8}
     assert found.failure_margin["shed"].tolist() == [["chat"]]

@@ -4,8 +4,9 @@ import pytest
 
 from capplan.scenario.files import with_values
 from capplan.schema import DataError
+from capplan.sizing.loss import Loss, with_loss
 from capplan.stages import run_stages
-from capplan.stages.failure_stage import failure_of
+from capplan.stages.failure_stage import failure_of, replacement_s
 
 POOL = {
     "name": "server",
@@ -168,3 +169,38 @@ def test_a_crash_lasts_as_long_as_the_pools_lifecycle_takes_to_replace_it(single
     scenario = made(single_server, "crash", pool={"lifecycle": fixed | pull}, plan={"down_s": None})
     failure = run_stages(scenario, seed=1).stage("failure")
     assert failure.end_s - failure.start_s == pytest.approx(180.0 + pull_s)
+
+
+@pytest.mark.parametrize("down_s", [None, 50.0])
+def test_a_replica_is_away_as_long_as_in_a_sizing_its_load_included(single_server, down_s):
+    load = {"start_s": 20.0, "bytes": 1e9}
+    pool = {"cold_start_s": 45.0, "model_load": load, "load_bandwidth_bytes_per_s": 1e8}
+    scenario = made(single_server, "crash", pool=pool, plan={"down_s": down_s})
+    own = scenario.pool()
+    away_s, _ = replacement_s(scenario, own)
+    found = failure_of(scenario, at_s=100.0, down_s=away_s)
+    assert found.ends_s == 100.0 + away_s
+    lose = Loss(count=1, down_s=away_s)
+    [sized] = with_loss(scenario, own, 2, lose, at_s=100.0).faults
+    assert found.fault["down_s"] == pytest.approx(sized.down_s)
+    assert found.fault["down_s"] == pytest.approx(away_s - 30.0)
+
+
+def test_a_stated_crash_ends_when_its_model_is_loaded(single_server):
+    load = {"start_s": 20.0, "bytes": 1e9}
+    pool = {"model_load": load, "load_bandwidth_bytes_per_s": 1e8}
+    crash = {"kind": "crash", "at_s": 3.0, "down_s": 40.0}
+    scenario = made(single_server, "crash", pool=pool, plan={"down_s": None}, faults=[crash])
+    found = failure_of(scenario, at_s=100.0, down_s=60.0)
+    assert (found.fault["down_s"], found.ends_s) == (40.0, 170.0)
+
+
+def test_a_stage_lasts_for_its_samples_but_the_fault_does_not(single_server):
+    promises = {"e2e_s": 5.0, "quantile": 0.99}
+    plan = {"down_s": None, "planned_rps": 2.0}
+    short = {"cold_start_s": 30.0}
+    scenario = made(single_server, "crash", pool=short, plan=plan, promises=promises)
+    stage = run_stages(scenario, seed=1).stage("failure")
+    [crash] = stage.run.scenario.faults
+    assert crash.down_s == 30.0
+    assert stage.end_s - stage.start_s > 300.0
