@@ -134,9 +134,9 @@ def test_the_error_against_kernels_is_that_of_the_models_own_family():
 @pytest.mark.parametrize(
     ("promises", "doubted"),
     [
-        ({"ttft_s": 500.0, "deadline_s": 60_000.0}, {"ttft_s", "deadline_s"}),
+        ({"ttft_s": 500.0, "deadline_s": 3_000.0}, {"ttft_s", "deadline_s"}),
         ({"ttft_s": 3.0, "deadline_s": 60.0}, set()),
-        ({"e2e_s": 30_000.0}, {"e2e_s"}),
+        ({"e2e_s": 3_000.0}, {"e2e_s"}),
     ],
 )
 def test_promises_that_may_be_milliseconds_are_named(promises, doubted):
