@@ -35,6 +35,7 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.replica.utilisation import utilisation_table
     from capplan.results import conservation_table, grouped, scaling_table
     from capplan.results.breakers import breaker_table
+    from capplan.results.run import without_effect
     from capplan.slo import judge, promise_windows
     from capplan.traffic.draw import draw
 
@@ -42,7 +43,7 @@ def _run(args: argparse.Namespace) -> int:
     result = backend_of(args).run(scenario, trace=trace, seed=args.seed)
     verdict = judge(result, scenario)
     run_id = inputs_of(result).run_id
-    assumed = [*trace.notes, *rests_on(scenario)]
+    assumed = [*trace.notes, *rests_on(scenario), *without_effect(result)]
     if args.out is not None:
         write_run(result, verdict, args.out)
     sharing = host_sharing(result) if scenario.hosts else None

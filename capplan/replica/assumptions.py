@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from capplan.bundled import data_path
-from capplan.catalog import BYTES
+from capplan.catalog import BYTES, accelerator
 from capplan.catalog.engines import DEFAULTS_SOURCE
 from capplan.formatting import format_value, listed
 from capplan.replica.family_errors import family_errors
@@ -79,6 +79,7 @@ def _of_pool(pool: Pool) -> Iterator[str]:
         yield f"Step times of {name} are linear, as stated: not compared with a server."
     else:
         yield f"Step times of {name} are {_source(law)}: {_error(pool, law)}."
+        yield from _in_full(pool)
     if not isinstance(batching, ContinuousBatching):
         return
     if batching.kv_blocks is None and not pool.models and not is_compared(pool):
@@ -87,6 +88,15 @@ def _of_pool(pool: Pool) -> Iterator[str]:
         taken = listed([f"{field} {value:,}" for field, value in assumed.items()])
         source = f"{DEFAULTS_SOURCE}, {pool.accelerator}"
         yield f"Engine settings of {name} not stated: {taken} ({source})."
+
+
+def _in_full(pool: Pool) -> Iterator[str]:
+    """Yield the catalogue's name of an accelerator whose own says less: A100 is of 80 GB."""
+    short = pool.accelerator or ""
+    if short and not short.endswith((".yaml", ".yml")):
+        full = accelerator(short).name
+        if full != short:
+            yield f"Accelerator of `{pool.name}`: {short} is read as {full}."
 
 
 def _source(law: StepTime) -> str:

@@ -241,3 +241,14 @@ def _some(log: pd.DataFrame) -> pd.DataFrame:
     if len(rest) > room:
         rest = rest.iloc[np.linspace(0, len(rest) - 1, room).astype(int)] if room else rest[:0]
     return pd.concat([first, rest]).sort_values("intended_start_s")
+
+
+def without_effect(result: RunResult) -> list[str]:
+    """Return a sentence on each fault that was to strike at a time after the end of the run."""
+    end = format_value(result.duration_s, "_s")
+    return [
+        f"The fault {fault.kind} at {format_value(fault.at_s, '_s')} is after the run, which ends "
+        f"at {end}: it did nothing."
+        for fault in result.scenario.faults
+        if fault.at_s is not None and fault.at_s >= result.duration_s
+    ]

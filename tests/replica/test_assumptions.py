@@ -148,3 +148,17 @@ def test_promises_that_may_be_milliseconds_are_named(promises, doubted):
     assert any("attempt_timeout_s: 15000" in s for s in rests_on(late))
     spoken = with_values(study, {"classes.c.streaming": False})
     assert not any("seconds" in s for s in rests_on(spoken))
+
+
+def test_a_name_that_leaves_the_memory_open_is_named_in_full():
+    assert any("A100 is read as A100-SXM-80GB" in s for s in rests_on(service("A100")))
+    assert not any("is read as" in s for s in rests_on(service("A100-SXM-40GB")))
+
+
+def test_a_fault_after_the_run_is_named_and_one_in_it_is_not(capsys):
+    faults = "faults=[{kind: crash, pool: replicas, at_s: AT, count: 1}]"
+    pool = load_scenario("benchmark").pool().name
+    for at, late in (("0.5", False), ("90000", True)):
+        fault = faults.replace("AT", at).replace("replicas", pool)
+        assert main(["simulate", "benchmark", "--set", "requests=50", "--set", fault]) == 0
+        assert ("it did nothing" in capsys.readouterr().out) == late
