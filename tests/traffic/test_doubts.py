@@ -111,6 +111,14 @@ def test_a_form_of_times_that_is_not_read_is_shown(tmp_path, stamp):
         cp.read_trace(write(tmp_path / "t.csv", stamps, "timestamp"))
 
 
+@pytest.mark.parametrize("unset", ["1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z", ""])
+def test_a_time_that_was_never_set_is_no_arrival(tmp_path, unset):
+    stamps = [(START + timedelta(seconds=t)).isoformat() for t in TIMES]
+    trace = cp.read_trace(write(tmp_path / "t.csv", [*stamps[:-1], unset], "timestamp"))
+    assert len(trace) == len(TIMES) - 1
+    assert np.ptp(trace.frame["arrival_s"]) == pytest.approx(np.ptp(TIMES[:-1]), abs=1e-3)
+
+
 LITELLM = {"startTime": "t", "prompt_tokens": "p", "completion_tokens": "o", "endTime": "e"}
 ENVOY = {"start_time": "t", "llm_input_token": "p", "llm_output_token": "o", "duration": "e"}
 LANGFUSE = {"startTime": "t", "usageDetails": {"input": "p", "output": "o"}, "endTime": "e"}

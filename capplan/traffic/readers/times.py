@@ -76,8 +76,13 @@ class ArrivalTimes:
 
 
 def read_times(array: Any) -> Times:
-    """Return the times of an Arrow array of any type."""
-    array = v.plain(array)
+    """Return the times of an Arrow array of any type; the wall time 1970-01-01 00:00 is none."""
+    found = _read(v.plain(array))
+    unset = (found.kind >= NAIVE) & (found.values == 0)
+    return Times(kind=np.where(unset, GONE, found.kind).astype(np.uint8), values=found.values)
+
+
+def _read(array: Any) -> Times:
     if v.is_text(array.type):
         return _text_times(array)
     if pa.types.is_timestamp(array.type):
