@@ -52,8 +52,8 @@ class Job:
     """Ticks (modulo the block size) at which decoding needs a new KV block."""
     admission: int = 0
     """Order of admission into the running batch."""
-    block_keys: Any = None
-    """Keys of its KV blocks (a list or an array), once a prefix cache has asked for them."""
+    block_names: Any = None
+    """What ``prefix_cache.block_names`` returns, once a prefix cache has asked for it."""
     streams: bool = True
     """Whether its replica can send tokens before the last."""
     stream_interval: int = 1

@@ -1,7 +1,7 @@
 """The KV memory of one replica: a count of blocks, a prefix cache, or an address space.
 
 The engine asks for room and says how many tokens each job stores. :class:`KvBlocks` counts blocks,
-:class:`capplan.replica.prefix_cache.PrefixCache` keeps blocks that are found again by their keys,
+:class:`capplan.replica.prefix_cache.PrefixCache` keeps blocks that are found again,
 and :class:`capplan.replica.kv_layouts.ContiguousSpace` has no blocks.
 """
 

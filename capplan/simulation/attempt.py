@@ -108,7 +108,7 @@ class Attempt(Job):
         self.prefill_end_s = self.decode_end_s = self.finish_s = math.nan
         self.batch_id = self.batch_size = math.nan
         self.outcome_layer = self.reason = self.replica = self.seen_tokens = None
-        self.block_keys = None
+        self.block_names = None
         self.prefilled_tokens = self.generated_tokens = self.cached_tokens = 0
         self.known_tokens = self.computed_tokens = self.kv_tokens = 0
         self.finish_step = self.phase = self.admission = 0

@@ -160,8 +160,7 @@ def steps_factory(
             from capplan.replica.compiled.engine import CompiledEngine, not_compiled
 
             batching, law, blocks = pool.batching, step_time(pool), kv_blocks(pool)
-            room = sequence_room(pool)
-            reasons = not_compiled(batching, law, room)
+            reasons, room = not_compiled(batching, law), sequence_room(pool)
             if not reasons:
                 return lambda: CompiledEngine(
                     batching,

@@ -8,7 +8,7 @@ from capplan.replica.compiled.step_laws import LinearStepTime
 from capplan.replica.compiled.views import CompiledCache
 from capplan.replica.continuous import ContinuousEngine
 from capplan.replica.job import Job
-from capplan.replica.prefix_cache import PrefixCache, block_keys
+from capplan.replica.prefix_cache import PrefixCache, block_names
 from capplan.scenario.batching import ContinuousBatching
 from capplan.scenario.step_times import LinearStep
 
@@ -138,31 +138,68 @@ def test_a_crash_loses_the_cache():
 
 
 def test_ids_of_large_blocks_name_every_kv_block_within():
-    assert block_keys(job(40, 7, 8, per_id=24), 8) == [21, 22, 23, 24, 25]
-    assert block_keys(job(1000, 7, per_id=512), 16)[-1] == 7 * 32 + 31
-    assert block_keys(job(9, 7, 8, output=1), 4) == [7, 8]
-    assert block_keys(job(9), 4) == []
+    assert block_names(job(40, 7, 8, per_id=24), 8) == ((7, 8), 3, 5)
+    assert block_names(job(1000, 7, per_id=512), 16) == ((7,), 32, 32)
+    assert block_names(job(9, 7, 8, output=1), 4) == ((7, 8), 1, 2)
+    assert block_names(job(9), 4) == ((), 1, 0)
+
+
+def taken(cache, one):
+    """Admit a job with its whole prompt; return how many tokens were found."""
+    one.known_tokens = one.prompt_tokens
+    found = cache.found(one, one.prompt_tokens)
+    cache.admit(one, found)
+    cache.grow(one, one.prompt_tokens)
+    return found
+
+
+def let_go(cache, one):
+    one.generated_tokens = one.output_tokens
+    cache.release(one, one.prompt_tokens, one.prompt_tokens)
 
 
 def test_every_block_is_free_or_held_and_known_blocks_are_known_once():
     cache = PrefixCache(10, block_size=4)
     one, two = job(12, 1, 2, 3), job(12, 1, 2, 4)
-    for each in (one, two):
-        each.known_tokens = 12
-        found = cache.found(each, 12)
-        cache.admit(each, found)
-        cache.grow(each, 12)
-    assert cache.free == 10 - 3 - 1
-    cache.release(one, 12, 12)
-    assert cache.free == 10 - 3
-    cache.release(two, 12, 12)
-    assert cache.free == 10
-    assert sorted(cache._free) == list(range(10))
-    assert set(cache._known) == {1, 2, 3, 4}
+    assert [taken(cache, each) for each in (one, two)] == [0, 8]
+    assert (cache.free, cache.cached) == (10 - 3 - 1, 0)
+    let_go(cache, one)
+    assert (cache.free, cache.cached) == (10 - 3, 1)
+    let_go(cache, two)
+    assert (cache.free, cache.cached) == (10, 4)
+    assert [cache.known_tokens(job(13, 1, 2, last)) for last in (3, 4, 5)] == [12, 12, 8]
+
+
+def test_a_prefix_block_is_evicted_kv_block_by_kv_block_from_its_end():
+    """One id names six blocks; what other jobs take of them leaves the first ones known."""
+    cache, one = PrefixCache(8, block_size=4), job(24, 7, per_id=24)
+    taken(cache, one)
+    let_go(cache, one)
+    assert cache.known_tokens(one) == 20
+    for held, left in ((3, 20), (2, 12), (2, 4)):
+        taken(cache, other := job(4 * held))
+        assert cache.known_tokens(one) == left
+        let_go(cache, other)
+    assert (cache.free, cache.cached) == (8, 1)
+
+
+def test_what_others_hold_of_a_prefix_block_stays_and_the_rest_is_evicted():
+    cache = PrefixCache(8, block_size=4)
+    long, short, filling = job(24, 7, per_id=24), job(13, 7, per_id=24), job(16)
+    assert [taken(cache, long), taken(cache, short)] == [0, 12]
+    let_go(cache, long)
+    assert (cache.free, cache.cached) == (4, 3)
+    taken(cache, filling)
+    assert (cache.free, cache.cached) == (0, 0)
+    assert cache.known_tokens(long) == 12
+    for one in (short, filling):
+        let_go(cache, one)
+    assert (cache.free, cache.cached) == (8, 3)
 
 
 def numbered(cache, *ids, per_id, prompt):
-    return cache._keys_of(job(prompt, *ids, per_id=per_id)).tolist()
+    keys, _, _ = cache._keys_of(job(prompt, *ids, per_id=per_id))
+    return keys.tolist()
 
 
 def test_whole_numbers_name_blocks_in_compiled_engines_whatever_the_ids_are():
@@ -172,10 +209,9 @@ def test_whole_numbers_name_blocks_in_compiled_engines_whatever_the_ids_are():
     for first, second, third in [(0, 1, 2), (7, big, big - 1), (-3, big, 4)]:
         one = numbered(cache, first, second, per_id=32, prompt=60)
         two = numbered(cache, first, third, per_id=32, prompt=64)
-        assert len(one) == 3  # 62 tokens fill three blocks
-        assert one[:2] == two[:2]
-        assert not set(one[2:]) & set(two[2:])
-        assert all(0 < key < 2**63 for key in one + two)
+        assert (len(one), len(two)) == (2, 2)
+        assert one[0] == two[0]
+        assert one[1] != two[1]
     odd = [numbered(cache, *ids, per_id=24, prompt=48) for ids in [(7, 8), (7, 9)]]
     assert odd[0][0] == odd[1][0]
     assert not set(odd[0][1:]) & set(odd[1][1:])

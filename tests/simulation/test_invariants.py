@@ -201,7 +201,16 @@ def check_pool(rules, pool, *, sees):
         if isinstance(engine, ContinuousEngine):
             assert 0 <= engine.kv.free <= engine.kv.total
         if isinstance(engine, ContinuousEngine) and isinstance(engine.kv, PrefixCache):
-            assert engine.kv.cached == sum(b in engine.kv._key_of for b in engine.kv._free)
+            runs = free_runs(engine.kv)
+            assert engine.kv.free == sum(run.blocks for run in runs)
+            assert engine.kv.cached == sum(run.blocks for run in runs if run.name is not None)
+
+
+def free_runs(cache):
+    runs = [cache._end]
+    while (run := runs[-1].after) is not cache._end:
+        runs.append(run)
+    return runs
 
 
 def most_running(rules, engine):
@@ -261,9 +270,16 @@ def test_windows_and_states_take_blocks_in_both_engines(build, trace_of, model):
     longest = sequence_room(study().pool()).blocks(1900, block_size=16) + 1900 // 16
     least = kv_blocks(study().pool()) // longest
     assert least <= fast.requests["batch_size"].max() < 256, "memory is the limit"
-    cached = simulate(study(prefix_caching=True), trace=trace)
-    check_conservation(cached)
-    assert cached.requests["outcome"].eq("succeeded").all()
+    ids = [np.cumsum(rng.integers(1, 3, 20)).tolist() for _ in range(300)]
+    named = trace_of(np.arange(300) / 100, **rows, prefix_blocks=ids)
+    named = replace(named, prefix_block_tokens=64)
+    fast, reference = (
+        simulate(study(prefix_caching=True), trace=named, engine=e) for e in ("fast", "reference")
+    )
+    pd.testing.assert_frame_equal(fast.requests, reference.requests, check_exact=True)
+    check_conservation(fast)
+    assert fast.requests["outcome"].eq("succeeded").all()
+    assert fast.requests["cached_tokens"].max() > 64
 
 
 def test_compiled_steps_give_the_tables_of_the_reference_at_length(build):

@@ -38,7 +38,7 @@ STATE = np.dtype(
         for name in [
             *("sequences_limit", "tokens_limit", "block_tokens", "kv_blocks", "chunked"),
             *("by_priority", "watermark", "threshold", "most_partial", "most_long", "ahead"),
-            *("caching", "free_first", "free_last", "cached", "piled", "free_rows", "mask"),
+            *("caching", "cached", "runs", "unused", "free_rows", "mask"),
             *("drafted", "tick", "ticks", "decode_steps", "free_blocks", "budget", "running"),
             *("decoding", "branches", "seats", "context_tokens", "newest", "admissions"),
             *("tickets", "waiting", "waiting_rows", "aside", "ends_rows", "chunks", "partials"),
@@ -55,9 +55,10 @@ STATE = np.dtype(
 
 ``newest`` is a slot, -1 = none; of the ``planned`` steps of the plan ``passed`` have ended;
 ``*_rows`` are the sizes of heaps, including rows of jobs that left; ``aside``, ``chunks`` and
-``partials`` are those of lists, ``piled`` and ``free_rows`` those of stacks. ``free_first`` and
-``free_last`` are the blocks to take next and last, ``cached`` counts the free blocks whose content
-is known. ``began_s`` is the start of the last step, ``begun_s`` the length of all.
+``partials`` are those of lists, ``free_rows`` that of a stack. ``cached`` counts the free blocks
+whose content is known; rows of ``runs`` were used up to that number, and ``unused`` is the first of
+those that are not any more, 0 = none. ``began_s`` is the start of the last step, ``begun_s`` the
+length of all.
 """
 
 JOB = np.dtype(
@@ -68,7 +69,7 @@ JOB = np.dtype(
             *("computed_tokens", "kv_tokens", "prefilled_tokens", "generated_tokens"),
             *("finish_step", "phase", "admission", "ticket", "partial", "running", "aborted"),
             *("older", "newer", "batch_id", "batch_size", "cached_tokens"),
-            *("keys_at", "keys", "share", "serial", "row", "held", "beside"),
+            *("keys_at", "named", "per_key", "share", "serial", "row", "entries", "held", "beside"),
         ]
     ]
     + [(name, np.float64) for name in ("joined_s", "batch_in_s", "prefill_end_s")]
@@ -77,19 +78,24 @@ JOB = np.dtype(
 ``aborted`` numbers the jobs given up since the step began; each of its sequences holds ``beside``
 blocks beside those that grow.
 
-With a prefix cache: its blocks have ``keys`` keys from ``keys_at`` on, or ``share`` blocks are
-found without keys, -1 = by keys only; ``serial`` makes keys for blocks without. It holds ``held``
-blocks, listed in ``row`` of the array of that name.
+With a prefix cache: its first ``named`` blocks have keys from ``keys_at`` on, one for ``per_key``
+blocks, or ``share`` blocks are found without keys; ``serial`` is the key of all other blocks. It
+holds ``held`` blocks whose content is known, as ``entries`` in ``row`` of the array of that name.
 """
 
-BLOCK = np.dtype(
+RUN = np.dtype(
     [
         (name, np.int64)
-        for name in ("holders", "before", "after", "key", "same_before", "same_after")
+        for name in [
+            *("key", "begin", "blocks", "holders", "before", "after"),
+            *("same_before", "same_after", "rest"),
+        ]
     ]
 )
-"""One KV block of a prefix cache: how many jobs hold it, its neighbours among the free, its key
-(0 = content unknown), and its neighbours of the same key, older first; -1 = none."""
+"""KV blocks of a prefix cache that follow each other: their key, where among the blocks of that key
+they begin (-1 = content unknown), how many they are, how many jobs hold them, the neighbours among
+the free runs, and among those of the same key, older first; ``rest`` is what was cut off its end;
+0 = none. Number 0 stands between the last free run and the first."""
 
 LEFT = (
     "slot",
@@ -128,16 +134,17 @@ class Arrays(NamedTuple):
     partials: Whole
     """Slots whose prefill is in progress."""
     held: Whole
-    """Blocks of the prompt of each running job, in rows; this and the next four are of a prefix
+    """Runs of known blocks of each running job, in rows: how many blocks they had when they were
+    taken (``rest`` has what was cut off since), and the run; this and the next four are of a prefix
     cache."""
-    stacks: Whole
-    """Free rows of ``held``, and blocks of answers, which are all alike until they are released."""
+    free_rows: Whole
+    """Free rows of ``held``."""
     known: Whole
-    """Keys, each with its oldest and its newest block, where their hash puts them."""
+    """Oldest and newest run of each key, and the key, where its hash puts them."""
     keys: Whole
     """Keys of the blocks of the jobs, job after job."""
-    blocks: Any
-    """KV blocks (``BLOCK``)."""
+    runs: Any
+    """Runs of KV blocks (``RUN``)."""
     plan: Numbers
     """Ends and lengths of the planned steps."""
     left: Numbers
@@ -149,6 +156,8 @@ class Arrays(NamedTuple):
 
 
 PARTS = len(Arrays._fields)
+SPARSE = ("held", "known")
+"""Large tables: what begins with 0 in them holds nothing."""
 WORD = 8
 """Bytes of every number."""
 
@@ -156,8 +165,9 @@ WORD = 8
 def laid_out(parts: Arrays) -> tuple[Memory, Arrays]:
     """Return one array with copies of all parts, and the parts as views of it.
 
-    Its header says of each part where it begins, in bytes, and its rows and columns. Rows of zeros
-    are not written, so that the pages of large tables take no memory before they are used.
+    Its header says of each part where it begins, in bytes, and its rows and columns. Of the
+    tables in ``SPARSE`` only the rows that hold something are read and written: pages that are not
+    used take no memory.
     """
     header, at = [], 3 * PARTS * WORD
     for part in parts:
@@ -166,10 +176,10 @@ def laid_out(parts: Arrays) -> tuple[Memory, Arrays]:
     memory = np.zeros(at // WORD, np.int64)
     memory[: 3 * PARTS] = header
     views = []
-    for part, begin in zip(parts, header[::3], strict=True):
+    for name, part, begin in zip(Arrays._fields, parts, header[::3], strict=True):
         words = memory[begin // WORD : (begin + part.nbytes) // WORD]
         view = words.view(part.dtype).reshape(part.shape)
-        used = part.any(axis=-1) if part.ndim > 1 else slice(None)
+        used = part[:, 0] != 0 if name in SPARSE else slice(None)
         view[used] = part[used]
         views.append(view)
     return memory, Arrays(*views)
@@ -203,10 +213,10 @@ def arrays(address: int) -> Arrays:
         carray(_pointer(address + at[18]), (at[19], 3), whole),
         carray(_pointer(address + at[21]), at[22], whole),
         carray(_pointer(address + at[24]), (at[25], at[26]), whole),
-        carray(_pointer(address + at[27]), (2, at[29]), whole),
+        carray(_pointer(address + at[27]), at[28], whole),
         carray(_pointer(address + at[30]), (at[31], 3), whole),
         carray(_pointer(address + at[33]), at[34], whole),
-        carray(_pointer(address + at[36]), at[37], BLOCK),
+        carray(_pointer(address + at[36]), at[37], RUN),
         carray(_pointer(address + at[39]), (at[40], 2), np.float64),
         carray(_pointer(address + at[42]), (at[43], len(LEFT)), np.float64),
         carray(_pointer(address + at[45]), at[46], np.float64),
@@ -226,7 +236,7 @@ def new_arrays(
     if rules.prefix_caching:
         drafted = 0 if rules.speculation is None else rules.speculation.num_speculative_tokens
         blocks, rows = kv_blocks, rules.max_num_seqs + 1
-        width = (rules.max_model_len + 3 * drafted) // rules.block_size + 4
+        width = 2 * ((rules.max_model_len + 3 * drafted) // rules.block_size + 4)
     whole = np.int64
     return Arrays(
         state=_new_state(rules, kv_blocks, mask=_entries(blocks) - 1),
@@ -238,10 +248,10 @@ def new_arrays(
         aside=np.zeros((0, 3), whole),
         partials=np.zeros(running, whole),
         held=np.zeros((rows, width), whole),
-        stacks=np.zeros((2, max(blocks, rows)), whole),
+        free_rows=np.zeros(rows, whole),
         known=np.zeros((_entries(blocks), 3), whole),
-        keys=np.zeros(0, whole),
-        blocks=np.zeros(blocks, BLOCK),
+        keys=np.zeros(16 * rows, whole),
+        runs=np.zeros(blocks + 1, RUN),
         plan=np.zeros((PLAN_STEPS, 2)),
         left=np.zeros((running, len(LEFT))),
         tables=tables,

@@ -1,8 +1,7 @@
-"""The KV blocks: a count, or with prefix caching blocks that are found by their keys.
+"""The KV blocks: a count, or with prefix caching runs of blocks that are found by their keys.
 
-What each function does stands in :mod:`capplan.replica.kv` and :mod:`capplan.replica.prefix_cache`.
-Keys are in a hash table with linear probing, free blocks in a list chained by ``before`` and
-``after``.
+What each function decides stands in :mod:`capplan.replica.prefix_cache`. Keys are in a hash table
+with linear probing, the runs of a key and the free runs in chained lists.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -12,11 +11,11 @@ from __future__ import annotations
 from capplan.replica.compiled.arrays import State, Whole, arrays
 from capplan.replica.compiled.jit import compiled
 
+OWN = 1 << 40
+"""Where among the blocks of a key those begin whose key is the number of their job, not an id."""
 SPREAD = 0x9E3779B97F4A7C1
 """An odd number of 60 bits. Source: Knuth, "The Art of Computer Programming" 3, 1998, section 6.4
 (multiplicative hashing by the golden ratio)."""
-MOST_KEYS = 1 << 24
-"""More blocks than a job has."""
 
 
 @compiled
@@ -35,53 +34,46 @@ def needed(address: int, slot: int, tokens: int) -> int:
 
 
 @compiled
-def has_room(address: int, slot: int, blocks: int, spare: int) -> bool:
-    """Return whether a new job that takes so many blocks leaves ``spare`` free."""
+def has_room(address: int, slot: int, tokens: int, shared: int, spare: int) -> bool:
+    """Return whether a new job of so many tokens, ``shared`` blocks held already, fits in."""
     r = arrays(address)
     s = r.state[0]
     job = r.jobs[slot]
-    shared = 0
-    if s.caching:
-        for k in range(job.computed_tokens // s.block_tokens):
-            block = _first_of(address, _key(address, slot, k))
-            if block < 0:
-                break
-            shared += r.blocks[block].holders > 0
-    return job.width * (blocks + job.beside) - shared + spare <= s.free_blocks
+    return job.width * (blocks_for(s, tokens) + job.beside) - shared + spare <= s.free_blocks
 
 
 @compiled
 def grow(address: int, slot: int, tokens: int) -> None:
-    """Give a prefill room for so many tokens in all; the keys of its full blocks become known."""
+    """Give a prefill room for so many tokens in all; its full named blocks become known."""
     r = arrays(address)
     s = r.state[0]
     job = r.jobs[slot]
-    if not s.caching:
-        s.free_blocks -= needed(address, slot, tokens)
-        job.kv_tokens = tokens
-        return
-    for _ in range(needed(address, slot, tokens)):
-        r.held[job.row, job.held] = _take(address)
-        job.held += 1
-    known = min(job.kv_tokens, job.known_tokens) // s.block_tokens
+    take(address, needed(address, slot, tokens))
     job.kv_tokens = tokens
-    for k in range(known, min(min(tokens, job.known_tokens) // s.block_tokens, job.keys)):
-        block = r.held[job.row, k]
-        if r.blocks[block].key == 0:
-            _learn(address, block, _key(address, slot, k))
+    if s.caching:
+        _learn(address, slot, min(min(tokens, job.known_tokens) // s.block_tokens, job.named))
 
 
 @compiled
-def take_for_answers(address: int, count: int) -> None:
-    """Take blocks for answers."""
+def take(address: int, count: int) -> None:
+    """Take the blocks that have been free for longest, and forget what they hold."""
     r = arrays(address)
     s = r.state[0]
     if not s.caching:
         s.free_blocks -= count
         return
-    for _ in range(count):
-        r.stacks[1, s.piled] = _take(address)
-        s.piled += 1
+    while count > 0:
+        run = r.runs[0].after
+        mine = r.runs[run]
+        taken = min(count, mine.blocks)
+        count -= taken
+        s.free_blocks -= taken
+        s.cached -= taken * (mine.begin >= 0)
+        mine.blocks -= taken
+        if mine.blocks == 0:
+            _unfree(address, run)
+            _forget(address, run)
+            mine.after, s.unused = s.unused, run
 
 
 @compiled
@@ -91,43 +83,50 @@ def give_back(address: int, slot: int, blocks: int, computed_tokens: int) -> Non
     s = r.state[0]
     job = r.jobs[slot]
     if not s.caching:
-        s.free_blocks += job.width * blocks
+        s.free_blocks += job.width * (blocks + job.beside)
         return
-    while job.held < blocks:
-        s.piled -= 1
-        r.held[job.row, job.held] = r.stacks[1, s.piled]
-        job.held += 1
     full = computed_tokens // s.block_tokens
-    named = min(full, job.keys) if job.generated_tokens >= job.output_tokens else full
-    for k in range(blocks):
-        block = r.held[job.row, k]
-        if k >= full and r.blocks[block].holders == 1:
-            _forget(address, block)
-        elif k < named and r.blocks[block].key == 0:
-            _learn(address, block, _key(address, slot, k))
-    for k in range(blocks - 1, -1, -1):
-        block = r.held[job.row, k]
-        r.blocks[block].holders -= 1
-        if r.blocks[block].holders == 0:
-            _free(address, block)
-    job.held = 0
-    r.stacks[0, s.free_rows] = job.row
+    done = job.generated_tokens >= job.output_tokens
+    _learn(address, slot, min(full, job.named) if done else full)
+    if blocks > job.held:
+        _free(address, _new(address, 0, -1, blocks - job.held), 0)
+    for entry in range(2 * job.entries - 2, -2, -2):
+        run, end, freed = r.held[job.row, entry + 1], job.held, 0
+        k = job.held = end - r.held[job.row, entry]
+        while k < end:
+            mine = r.runs[run]
+            if mine.holders == 1 and k < full < k + mine.blocks:
+                _cut(address, run, full - k)
+            mine.holders -= 1
+            if mine.holders == 0:
+                if k >= full:
+                    _forget(address, run)
+                _free(address, run, freed)
+                freed = run
+            k += mine.blocks
+            run = mine.rest
+    if job.beside:
+        _free(address, _new(address, 0, -1, job.beside), 0)
+    r.free_rows[s.free_rows] = job.row
     s.free_rows += 1
 
 
 @compiled
-def found_tokens(address: int, slot: int, known_tokens: int) -> int:
-    """Return how many of the tokens to prefill are in the cache: whole blocks, not all."""
+def found_blocks(address: int, slot: int, known_tokens: int) -> tuple[int, int]:
+    """Return how many blocks of a prefill are in the cache, and how many of them are held."""
     r = arrays(address)
-    s = r.state[0]
     job = r.jobs[slot]
-    most = (known_tokens - 1) // s.block_tokens
-    if job.share >= 0 and job.prefilled_tokens == 0:
-        return min(most, job.share) * s.block_tokens
-    k = 0
-    while k < most and _first_of(address, _key(address, slot, k)) >= 0:
-        k += 1
-    return k * s.block_tokens
+    most = (known_tokens - 1) // r.state[0].block_tokens
+    if job.share and job.prefilled_tokens == 0:
+        return min(most, job.share), 0
+    k = shared = 0
+    while k < most:
+        run, _, count = _find(address, *_name(address, slot, k, most))
+        if run == 0:
+            break
+        k += count
+        shared += count * (r.runs[run].holders > 0)
+    return k, shared
 
 
 @compiled
@@ -137,29 +136,32 @@ def take_found(address: int, slot: int) -> None:
     s = r.state[0]
     job = r.jobs[slot]
     s.free_rows -= 1
-    job.row, job.held = r.stacks[0, s.free_rows], 0
-    count = job.computed_tokens // s.block_tokens
-    while job.held < count:
-        block = _first_of(address, _key(address, slot, job.held))
-        if block < 0:
+    job.row, job.held, job.entries = r.free_rows[s.free_rows], 0, 0
+    found = job.computed_tokens // s.block_tokens
+    while job.held < found:
+        run, skipped, count = _find(address, *_name(address, slot, job.held, found))
+        if run == 0:
             break
-        if r.blocks[block].holders == 0:
-            _unfree(address, block)
-            s.cached -= 1
-        r.blocks[block].holders += 1
-        r.held[job.row, job.held] = block
-        job.held += 1
-    while job.held < count:
-        r.held[job.row, job.held] = _take(address)
-        job.held += 1
+        if skipped:
+            run = _cut(address, run, skipped)
+        if count < r.runs[run].blocks:
+            _cut(address, run, count)
+        if r.runs[run].holders == 0:
+            _unfree(address, run)
+        _hold(address, slot, run)
+    take(address, found - job.held)
 
 
 @compiled
-def count_known(address: int, keys: Whole, most: int) -> int:
-    """Return how many blocks are known by the first keys, ``most`` at most."""
+def count_known(address: int, keys: Whole, per_key: int, most: int) -> int:
+    """Return how many of the first blocks, ``most`` at most, are known by these keys."""
     k = 0
-    while k < min(len(keys), most) and _first_of(address, keys[k]) >= 0:
-        k += 1
+    while k < most:
+        begin = k % per_key
+        run, _, count = _find(address, keys[k // per_key], begin, min(per_key, begin + most - k))
+        if run == 0:
+            break
+        k += count
     return k
 
 
@@ -168,70 +170,141 @@ def free_all(address: int) -> None:
     """Free all blocks and forget all keys."""
     r = arrays(address)
     s = r.state[0]
-    s.free_first = s.free_last = -1
-    s.free_blocks = s.cached = s.piled = 0
+    s.free_blocks = s.cached = s.runs = s.unused = r.runs[0].before = r.runs[0].after = 0
     r.known[:, 0] = 0
-    for block in range(s.kv_blocks):
-        r.blocks[block].holders = r.blocks[block].key = 0
-        _free(address, block)
+    _free(address, _new(address, 0, -1, s.kv_blocks), 0)
     s.free_rows = len(r.held)
     for row in range(s.free_rows):
-        r.stacks[0, row] = row
+        r.free_rows[row] = row
 
 
 @compiled
-def _key(address: int, slot: int, k: int) -> int:
-    """Return the key of a job's block: from the ids of the trace, else one of its own."""
+def _name(address: int, slot: int, k: int, until: int) -> tuple[int, int, int]:
+    """Return the key of a job's block, and where among its blocks this and the last one end.
+
+    The key is of the ids of the trace, else one of its own; the last block is before ``until``.
+    """
     r = arrays(address)
     job = r.jobs[slot]
-    if k < job.keys:
-        return r.keys[job.keys_at + k]
-    return -(job.serial * MOST_KEYS + k + 1)
+    if k >= job.named:
+        return job.serial, OWN + k, OWN + until
+    begin = k % job.per_key
+    key = r.keys[job.keys_at + k // job.per_key]
+    return key, begin, min(job.per_key, begin + min(until, job.named) - k)
 
 
 @compiled
-def _take(address: int) -> int:
-    """Take the block that has been free for longest, and forget its key."""
+def _find(address: int, key: int, begin: int, end: int) -> tuple[int, int, int]:
+    """Return the run that has had a block of a key for longest, 0 if none has it.
+
+    Also how many of its blocks come before, and how many, from this one on, no older run has.
+    """
     r = arrays(address)
-    s = r.state[0]
-    block = s.free_first
-    s.cached -= r.blocks[block].key != 0
-    _unfree(address, block)
-    _forget(address, block)
-    r.blocks[block].holders = 1
-    return block
+    run = r.known[_entry(address, key), 0]
+    while run:
+        mine = r.runs[run]
+        if mine.begin > begin:
+            end = min(end, mine.begin)
+        elif begin < mine.begin + mine.blocks:
+            return run, begin - mine.begin, min(end, mine.begin + mine.blocks) - begin
+        run = mine.same_after
+    return 0, 0, 0
 
 
 @compiled
-def _free(address: int, block: int) -> None:
-    """Append a block to the free ones."""
+def _new(address: int, key: int, begin: int, blocks: int) -> int:
+    """Return a new run of blocks that no list has."""
     r = arrays(address)
     s = r.state[0]
-    r.blocks[block].before, r.blocks[block].after = s.free_last, -1
-    if s.free_last >= 0:
-        r.blocks[s.free_last].after = block
+    run = s.unused
+    if run:
+        s.unused = r.runs[run].after
     else:
-        s.free_first = block
-    s.free_last = block
-    s.free_blocks += 1
-    s.cached += r.blocks[block].key != 0
+        s.runs += 1
+        run = s.runs
+    mine = r.runs[run]
+    mine.key, mine.begin, mine.blocks, mine.holders, mine.rest = key, begin, blocks, 0, 0
+    return run
 
 
 @compiled
-def _unfree(address: int, block: int) -> None:
-    """Take a block out of the free ones."""
+def _cut(address: int, run: int, blocks: int) -> int:
+    """Cut a run so that it keeps its first blocks; return the run of the others.
+
+    Those are used before the first ones: they come before them among the free.
+    """
+    r = arrays(address)
+    mine = r.runs[run]
+    after = mine.after
+    is_free = mine.holders == 0
+    if is_free:
+        _unfree(address, run)
+    rest = _new(address, mine.key, mine.begin + blocks, mine.blocks - blocks)
+    other = r.runs[rest]
+    mine.blocks = blocks
+    other.holders, other.rest, mine.rest = mine.holders, mine.rest, rest
+    other.same_before, other.same_after, mine.same_after = run, mine.same_after, rest
+    if other.same_after:
+        r.runs[other.same_after].same_before = rest
+    else:
+        r.known[_entry(address, mine.key), 1] = rest
+    if is_free:
+        _free(address, run, after)
+        _free(address, rest, run)
+    return rest
+
+
+@compiled
+def _hold(address: int, slot: int, run: int) -> None:
+    """Append a run to those that a job holds."""
+    r = arrays(address)
+    job, mine = r.jobs[slot], r.runs[run]
+    r.held[job.row, 2 * job.entries], r.held[job.row, 2 * job.entries + 1] = mine.blocks, run
+    job.entries += 1
+    job.held += mine.blocks
+    mine.holders += 1
+
+
+@compiled
+def _learn(address: int, slot: int, until: int) -> None:
+    """Make the blocks of a job before one known by their keys."""
+    r = arrays(address)
+    job = r.jobs[slot]
+    while job.held < until:
+        key, begin, end = _name(address, slot, job.held, until)
+        run, at = _new(address, key, begin, end - begin), _entry(address, key)
+        mine = r.runs[run]
+        mine.same_before = mine.same_after = 0
+        if r.known[at, 0]:
+            mine.same_before = r.known[at, 1]
+            r.runs[mine.same_before].same_after = run
+        else:
+            r.known[at, 0], r.known[at, 2] = run, key
+        r.known[at, 1] = run
+        _hold(address, slot, run)
+
+
+@compiled
+def _free(address: int, run: int, before: int) -> None:
+    """Add a run to the free ones, to be used before another."""
     r = arrays(address)
     s = r.state[0]
-    before, after = r.blocks[block].before, r.blocks[block].after
-    if before >= 0:
-        r.blocks[before].after = after
-    else:
-        s.free_first = after
-    if after >= 0:
-        r.blocks[after].before = before
-    else:
-        s.free_last = before
-    s.free_blocks -= 1
+    mine = r.runs[run]
+    mine.before, mine.after = r.runs[before].before, before
+    r.runs[mine.before].after = r.runs[before].before = run
+    s.free_blocks += mine.blocks
+    s.cached += mine.blocks * (mine.begin >= 0)
+
+
+@compiled
+def _unfree(address: int, run: int) -> None:
+    """Take a run out of the free ones."""
+    r = arrays(address)
+    s = r.state[0]
+    mine = r.runs[run]
+    r.runs[mine.before].after, r.runs[mine.after].before = mine.after, mine.before
+    s.free_blocks -= mine.blocks
+    s.cached -= mine.blocks * (mine.begin >= 0)
 
 
 @compiled
@@ -248,53 +321,29 @@ def _entry(address: int, key: int) -> int:
     r = arrays(address)
     s = r.state[0]
     at = _home(address, key)
-    while r.known[at, 0] != 0 and r.known[at, 0] != key:
+    while r.known[at, 0] != 0 and r.known[at, 2] != key:
         at = (at + 1) & s.mask
     return at
 
 
 @compiled
-def _first_of(address: int, key: int) -> int:
-    """Return the block that has had a key for longest, -1 if none has it."""
+def _forget(address: int, run: int) -> None:
+    """Remove the key of a run, if it has one."""
     r = arrays(address)
-    at = _entry(address, key)
-    return r.known[at, 1] if r.known[at, 0] != 0 else -1
-
-
-@compiled
-def _learn(address: int, block: int, key: int) -> None:
-    """Give a block a key by which it is found."""
-    r = arrays(address)
-    at = _entry(address, key)
-    mine = r.blocks[block]
-    mine.key, mine.same_before, mine.same_after = key, -1, -1
-    if r.known[at, 0] == 0:
-        r.known[at, 0], r.known[at, 1] = key, block
-    else:
-        mine.same_before = r.known[at, 2]
-        r.blocks[mine.same_before].same_after = block
-    r.known[at, 2] = block
-
-
-@compiled
-def _forget(address: int, block: int) -> None:
-    """Remove the key of a block, if it has one."""
-    r = arrays(address)
-    mine = r.blocks[block]
-    if mine.key == 0:
+    mine = r.runs[run]
+    if mine.begin < 0:
+        return
+    mine.begin = -1
+    before, after = mine.same_before, mine.same_after
+    if before and after:
+        r.runs[before].same_after, r.runs[after].same_before = after, before
         return
     at = _entry(address, mine.key)
-    before, after = mine.same_before, mine.same_after
-    mine.key = 0
-    if before >= 0:
-        r.blocks[before].same_after = after
+    if before:
+        r.known[at, 1], r.runs[before].same_after = before, 0
+    elif after:
+        r.known[at, 0], r.runs[after].same_before = after, 0
     else:
-        r.known[at, 1] = after
-    if after >= 0:
-        r.blocks[after].same_before = before
-    else:
-        r.known[at, 2] = before
-    if before < 0 and after < 0:
         _remove(address, at)
 
 
@@ -310,7 +359,7 @@ def _remove(address: int, at: int) -> None:
     r.known[at, 0] = 0
     behind = (at + 1) & mask
     while r.known[behind, 0] != 0:
-        home = _home(address, r.known[behind, 0])
+        home = _home(address, r.known[behind, 2])
         if (behind - home) & mask >= (behind - at) & mask:
             for column in range(3):
                 r.known[at, column] = r.known[behind, column]

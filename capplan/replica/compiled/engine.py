@@ -18,7 +18,7 @@ from capplan.replica.compiled import steps
 from capplan.replica.compiled.arrays import STATE, clear_state, laid_out, new_arrays
 from capplan.replica.compiled.laws import step_law
 from capplan.replica.compiled.step_laws import StepTime
-from capplan.replica.compiled.views import CompiledCache, CompiledLine, whole_rank
+from capplan.replica.compiled.views import NO_NAMES, CompiledCache, CompiledLine, whole_rank
 from capplan.replica.engine import Batch, Limits
 from capplan.replica.job import Job
 from capplan.replica.kv import blocks_beside
@@ -32,12 +32,10 @@ _FIELDS = STATE.names or ()
 _EMPTY = Job(prompt_tokens=0, output_tokens=0)
 
 
-def not_compiled(
-    batching: ContinuousBatching, step_time: StepTime, room: SequenceRoom = NO_ROOM
-) -> list[str]:
+def not_compiled(batching: ContinuousBatching, step_time: StepTime) -> list[str]:
     """Return the fields whose parts have no compiled form; empty = all have."""
     line: WaitingLine[Job] = waiting_line(batching.scheduler)
-    kv = kv_cache(batching, batching.beam_width, 0.0, stored=lambda job: 0, room=room)
+    kv = kv_cache(batching, batching.beam_width, 0.0, stored=lambda job: 0)
     asked = [line.not_compiled, kv.not_compiled, *Preference.asked_by(batching)]
     if step_law(step_time) is None:
         asked.append(f"step_time ({type(step_time).__name__})")
@@ -102,7 +100,7 @@ class CompiledEngine:
         room: SequenceRoom = NO_ROOM,
     ) -> None:
         """Begin empty; ValueError for what has no compiled form."""
-        law, lacking = step_law(step_time), not_compiled(batching, step_time, room)
+        law, lacking = step_law(step_time), not_compiled(batching, step_time)
         if law is None or lacking:
             raise ValueError(f"no compiled form of {', '.join(lacking)}")
         self._room = room if room.taken else None
@@ -248,13 +246,12 @@ class CompiledEngine:
         """Add a job to the queue; it waits from now on."""
         if not self._free:
             self._add_slots(len(self._jobs))
+        names = NO_NAMES if self.kv is None else self.kv.name_blocks(job)
         slot = self._free.pop()
         self._slots[job] = slot
         self._jobs[slot] = job
         job.stream_interval = self._rules.stream_interval
         job.beam_width = width = 1 if job.greedy else self._width
-        if self.kv is not None:
-            self.kv.name_blocks(slot, job)
         if self._room:
             beside = blocks_beside(self._room, job, self.block_size)
             self.parts.jobs["beside"][slot] = beside
@@ -267,15 +264,17 @@ class CompiledEngine:
             job.priority,
             0 if self._rank is None else self._rank(job, now_s),
             width,
+            *names,
             now_s,
             self._clock.reached > self.rank,
         )
 
-    def known_tokens(self, keys: NDArray[np.int64], tokens: int) -> int:
+    def known_tokens(self, keys: NDArray[np.int64], per_key: int, named: int, tokens: int) -> int:
         """Return how many of the first tokens are in the prefix cache, without the last."""
-        self.numbers()
-        most = (tokens - 1) // self.block_size
-        return int(steps.known_blocks(self._memory, keys, most)) * self.block_size
+        most = min((tokens - 1) // self.block_size, named)
+        now_s, inclusive = self._clock.now, self._inclusive
+        blocks = steps.known_blocks(self._memory, keys, per_key, most, now_s, inclusive)
+        return int(blocks) * self.block_size
 
     def ticket(self, job: Job) -> int:
         """Return a job's place in the order of arrival; 0 = it does not wait."""

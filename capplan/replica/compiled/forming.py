@@ -12,12 +12,12 @@ import math
 from capplan.replica.compiled.arrays import State, arrays
 from capplan.replica.compiled.blocks import (
     blocks_for,
-    found_tokens,
+    found_blocks,
     give_back,
     grow,
     has_room,
     needed,
-    take_for_answers,
+    take,
     take_found,
 )
 from capplan.replica.compiled.jit import compiled
@@ -49,7 +49,7 @@ def decode_blocks(address: int) -> None:
         phase = -(s.tick + ahead) % s.block_tokens
         while r.phases[phase] > s.free_blocks:
             _preempt(address, _victim(address), ahead)
-        take_for_answers(address, r.phases[phase])
+        take(address, r.phases[phase])
 
 
 @compiled
@@ -115,7 +115,8 @@ def _admit_each(address: int, formed_s: float) -> int:
         if s.seats + job.width > s.sequences_limit:
             return SEATS
         known = job.prompt_tokens + job.generated_tokens
-        found = found_tokens(address, slot, known) if s.caching else 0
+        found, shared = found_blocks(address, slot, known) if s.caching else (0, 0)
+        found *= s.block_tokens
         job.known_tokens, job.computed_tokens, job.kv_tokens = known, found, found
         left = known - found
         chunk = min(left, s.threshold)
@@ -126,13 +127,14 @@ def _admit_each(address: int, formed_s: float) -> int:
         spare = s.watermark if s.decoding or s.chunks else 0
         if left > s.threshold and _long_prefills(address) >= s.most_long:
             pass_over(address)
-        elif not has_room(address, slot, blocks_for(s, _room(address, slot, chunk)), spare):
+        elif not has_room(address, slot, _room(address, slot, chunk), shared, spare):
             return BLOCKS
         else:
             stop_waiting(address, slot)
             _run(address, slot)
             if s.caching:
                 take_found(address, slot)
+            take(address, job.width * job.beside)
             _schedule(address, slot, chunk)
         slot = first_waiting(address)
     return ALL
@@ -151,7 +153,7 @@ def _long_prefills(address: int) -> int:
 
 @compiled
 def _run(address: int, slot: int) -> None:
-    """Append a job to the running ones; it takes the blocks beside those that grow."""
+    """Append a job to the running ones."""
     r = arrays(address)
     s = r.state[0]
     job = r.jobs[slot]
@@ -163,7 +165,6 @@ def _run(address: int, slot: int) -> None:
     s.newest = slot
     s.running += 1
     s.seats += job.width
-    s.free_blocks -= job.width * job.beside
 
 
 @compiled
@@ -229,7 +230,6 @@ def release(address: int, slot: int, ahead: int) -> None:
     job.running = 0
     s.running -= 1
     s.seats -= job.width
-    s.free_blocks += job.width * job.beside
     if job.finish_step == 0:
         give_back(address, slot, blocks_for(s, job.kv_tokens), job.computed_tokens)
         _no_longer_partial(address, slot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from capplan.replica.compiled.arrays import END_S, PLAN_STEPS, SECONDS, Memory, State, Whole, arrays
-from capplan.replica.compiled.blocks import count_known, free_all, take_for_answers
+from capplan.replica.compiled.blocks import count_known, free_all, take
 from capplan.replica.compiled.forming import (
     ALL,
     BLOCKS,
@@ -235,7 +235,7 @@ def _pass(address: int, until: int) -> None:
         s.passed += 1
         s.ticks = ticks_of(s, s.decode_steps, s.tick)
         for ahead in range(s.ticks):
-            take_for_answers(address, r.phases[-(s.tick + ahead) % s.block_tokens])
+            take(address, r.phases[-(s.tick + ahead) % s.block_tokens])
         s.began_s = now_s
         _begun(s, 0, s.branches, r.plan[s.passed, SECONDS])
 
@@ -303,11 +303,12 @@ def settle(memory: Memory, now_s: float, inclusive: bool) -> float:
 @compiled
 def join(  # noqa: PLR0917
     memory: Memory, slot: int, prompt_tokens: int, output_tokens: int, priority: int, rank: int,
-    width: int, now_s: float, inclusive: bool,
+    width: int, keys_at: int, named: int, per_key: int, share: int, now_s: float, inclusive: bool,
 ) -> float:  # fmt: skip
     """Add a new job to the waiting line, in a free slot; cut the plan and return its end.
 
-    ``rank`` is its rank in the line, ``width`` the number of sequences that decode its answer.
+    ``rank`` is its rank in the line, ``width`` the number of sequences that decode its answer; for
+    the next four see ``JOB``.
     """
     address = memory.ctypes.data
     r = arrays(address)
@@ -316,9 +317,10 @@ def join(  # noqa: PLR0917
     job.joined_s = now_s
     job.prompt_tokens, job.output_tokens = prompt_tokens, output_tokens
     job.priority, job.rank, job.width = priority, rank, width
+    job.keys_at, job.named, job.per_key, job.share = keys_at, named, per_key, share
     job.prefilled_tokens = job.generated_tokens = job.finish_step = 0
     job.partial = job.running = job.aborted = job.batch_id = job.batch_size = 0
-    job.held = job.cached_tokens = 0
+    job.held = job.entries = job.cached_tokens = 0
     job.batch_in_s = job.prefill_end_s = math.nan
     s.tickets += 1
     job.serial = s.tickets
@@ -368,6 +370,10 @@ def empty_cache(memory: Memory) -> None:
 
 
 @compiled
-def known_blocks(memory: Memory, keys: Whole, most: int) -> int:
-    """Return how many blocks are known by the first keys, ``most`` at most."""
-    return count_known(memory.ctypes.data, keys, most)
+def known_blocks(  # noqa: PLR0917
+    memory: Memory, keys: Whole, per_key: int, most: int, now_s: float, inclusive: bool
+) -> int:
+    """Return how many of the first blocks, ``most`` at most, are known, after :func:`settle`."""
+    address = memory.ctypes.data
+    _settle(address, now_s, inclusive)
+    return count_known(address, keys, per_key, most)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.replica.job import Job
-from capplan.replica.prefix_cache import block_keys
+from capplan.replica.prefix_cache import block_names
 from capplan.replica.waiting import first_come, rank_of
 from capplan.scenario.layers import Queue
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _NUMBER, _WHOLE = Struct("<d"), Struct("<q")
 _LOWEST = -(2**63)
-BEYOND = 2**61
-"""Beyond it, keys made of the ids of prefix blocks would leave 63 bits."""
+NO_NAMES = (0, 0, 1, 0)
+"""``keys_at``, ``named``, ``per_key`` and ``share`` of a job whose blocks have no names."""
+Keys = tuple[NDArray[np.int64], int, int]
+"""Keys of a job's KV blocks, how many blocks have one key, and how many have any."""
 
 
 class CompiledLine:
@@ -88,66 +90,52 @@ class CompiledCache:
         """Return how many tokens of a prompt are in the cache by their ids; 0 without ids."""
         if not len(job.prefix_blocks):
             return 0
-        return self._engine.known_tokens(self._keys_of(job), job.prompt_tokens)
+        return self._engine.known_tokens(*self._keys_of(job), job.prompt_tokens)
 
-    def name_blocks(self, slot: int, job: Job) -> None:
-        """Write on a slot the keys of its job's blocks, or the share of them that is found."""
-        parts = self._engine.parts
-        row = parts.jobs[slot]
-        row["share"], row["keys"] = -1, 0
-        if len(job.prefix_blocks):
-            keys = self._keys_of(job)
-            if self._end + len(keys) > len(parts.keys):
-                self._make_room_for(len(keys))
-                parts = self._engine.parts
-                row = parts.jobs[slot]
-            row["keys_at"], row["keys"] = self._end, len(keys)
-            parts.keys[self._end : self._end + len(keys)] = keys
-            self._end += len(keys)
-        elif job.cached_fraction:
-            row["share"] = int(job.cached_fraction * job.prompt_tokens) // self._engine.block_size
+    def name_blocks(self, job: Job) -> tuple[int, int, int, int]:
+        """Return ``keys_at``, ``named``, ``per_key`` and ``share`` (see ``JOB``) of a new job."""
+        if not len(job.prefix_blocks):
+            if not job.cached_fraction:
+                return NO_NAMES
+            found = int(job.cached_fraction * job.prompt_tokens)
+            return 0, 0, 1, found // self._engine.block_size
+        keys, per_key, named = self._keys_of(job)
+        begin, end = self._end, self._end + len(keys)
+        if end > len(self._engine.parts.keys):
+            begin, end = self._make_room_for(len(keys))
+        self._engine.parts.keys[begin:end] = keys
+        self._end = end
+        return begin, named, per_key, 0
 
-    def _make_room_for(self, count: int) -> None:
-        """Drop the keys of jobs that left; lay a longer array out if half of it is in use then."""
+    def _make_room_for(self, count: int) -> tuple[int, int]:
+        """Drop the keys of jobs that left; lay a longer array out if half of it is in use then.
+
+        Returns where so many new keys begin and end.
+        """
         jobs, old, end = self._engine.parts.jobs, self._engine.parts.keys, 0
         here = sorted((jobs[slot] for slot in self._engine.slots), key=lambda row: row["keys_at"])
-        needed = count + sum(int(row["keys"]) for row in here)
+        kept = [old[row["keys_at"] :][: -(-row["named"] // row["per_key"])] for row in here]
+        needed = count + sum(map(len, kept))
         keys = old if 2 * needed <= len(old) else np.zeros(4 * needed, np.int64)
-        for row in here:  # in their order, so that none is overwritten before it has moved
-            kept = old[row["keys_at"] : row["keys_at"] + row["keys"]]
-            keys[end : end + len(kept)] = kept
+        for row, own in zip(here, kept, strict=True):  # in order: none is overwritten unmoved
+            keys[end : end + len(own)] = own
             row["keys_at"] = end
-            end += len(kept)
-        self._end = end
+            end += len(own)
         if keys is not old:
             self._engine.lay_out(keys=keys)
+        return end, end + count
 
-    def _keys_of(self, job: Job) -> NDArray[np.int64]:
-        """Return the keys of a job's blocks as whole numbers above 0."""
-        if job.block_keys is not None:
-            return np.asarray(job.block_keys, np.int64)
-        size, per_id = self._engine.block_size, job.prefix_block_tokens
-        if per_id % size:
-            return np.array([self._number(key, 1) for key in block_keys(job, size)], np.int64)
-        each = per_id // size
-        covered = min(
-            len(job.prefix_blocks) * each, (job.prompt_tokens + job.output_tokens) // size
-        )
-        ids = np.asarray(job.prefix_blocks, np.int64)[: -(-covered // each)]
-        limit = BEYOND // each
-        if ids.size and not 0 <= ids.min() <= ids.max() < limit:  # hashes: numbered as they come
-            numbers = [i if 0 <= i < limit else self._number(i, limit) for i in ids.tolist()]
-            return _keys(np.array(numbers, np.int64), each, covered)
-        keys = job.block_keys = _keys(ids, each, covered)
-        return keys
-
-    def _number(self, name: Hashable, first: int) -> int:
-        return self._numbers.setdefault(name, first + len(self._numbers))
-
-
-def _keys(ids: NDArray[np.int64], each: int, count: int) -> NDArray[np.int64]:
-    """Return the first keys of blocks of which each prefix block holds ``each``."""
-    return (ids[:, None] * each + np.arange(1, each + 1)).reshape(-1)[:count]
+    def _keys_of(self, job: Job) -> Keys:
+        """Return the keys of a job's blocks: the ids, or numbers as the names come."""
+        if job.block_names is not None:
+            known: Keys = job.block_names
+            return known
+        names, per_key, named = block_names(job, self._engine.block_size)
+        if job.prefix_block_tokens % self._engine.block_size:
+            keys = [self._numbers.setdefault(name, len(self._numbers)) for name in names]
+            return np.array(keys, np.int64), per_key, named
+        job.block_names = found = np.asarray(names, np.int64), per_key, named
+        return found
 
 
 def whole_rank(rules: Queue) -> Callable[[Job, float], int] | None:

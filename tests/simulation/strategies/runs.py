@@ -41,7 +41,7 @@ def prefixed(draw):
     rows, rng = draw(requests()), np.random.default_rng(draw(st.integers(0, 2**32)))
     counts = rng.integers(0, 20, len(rows["arrival_s"]))
     blocks = [np.cumsum(rng.integers(1, 3, count)).tolist() for count in counts]
-    return rows | {"prefix_blocks": blocks}, draw(st.sampled_from([5, 16, 24]))
+    return rows | {"prefix_blocks": blocks}, draw(st.sampled_from([5, 16, 24, 64]))
 
 
 @st.composite
