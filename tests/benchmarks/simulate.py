@@ -99,6 +99,23 @@ def speed(replicas: int, requests: int) -> None:
     )
 
 
+def cached(replicas: int, requests: int) -> None:
+    """Print how much longer a run of long prompts takes with prefix caching than without."""
+    from capplan.traffic.draw import draw
+
+    values = {
+        "classes.benchmark.prompt_tokens.tokens": 12_000,
+        "classes.benchmark.prefix_tokens": 1_000,
+        "traffic.shape.rate_rps": 3.0,
+    }
+    took = []
+    for caching in (False, True):
+        values["pools.llm.batching.prefix_caching"] = caching
+        built = scenario(requests, replicas, **values)
+        took.append(timed(built, draw(built))[0])
+    print(f"{replicas:3d} replicas, prefix caching: {took[1] / took[0]:.2f} times; target 2")
+
+
 def protected(replicas: int, requests: int) -> None:
     """Print requests a second with priorities, breakers, an autoscaler and a crash."""
     from capplan.traffic.draw import draw
@@ -172,6 +189,7 @@ def main() -> None:
         return
     for replicas, requests in ((1, 10_000), (8, 20_000), (64, 100_000)):
         speed(replicas, requests)
+    cached(8, 10_000)
     protected(8, 20_000)
     growth(8, 20_000)
     interactive()

@@ -11,7 +11,7 @@ step_laws   how long a step takes: plain functions that the reference engine cal
 laws        those functions compiled, and a step time as numbers
 arrays      the state of one replica: one array, and the views into it
 queue       heaps: the waiting line, the ends of sequences
-blocks      KV blocks, as a count or as a prefix cache
+blocks      KV blocks: a count, or a prefix cache of runs
 forming     the jobs of the next step
 steps       beginning and ending steps, the plan, coming and going
 engine      what the simulation drives

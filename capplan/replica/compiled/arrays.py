@@ -238,7 +238,7 @@ def new_arrays(
         blocks, rows = kv_blocks, rules.max_num_seqs + 1
         width = 2 * ((rules.max_model_len + 3 * drafted) // rules.block_size + 4)
     whole = np.int64
-    return Arrays(
+    parts = Arrays(
         state=_new_state(rules, kv_blocks, mask=_entries(blocks) - 1),
         jobs=np.zeros(0, JOB),
         waiting=np.zeros((0, 3), whole),
@@ -257,6 +257,8 @@ def new_arrays(
         tables=tables,
         law=law,
     )
+    clear(parts)
+    return parts
 
 
 def _entries(blocks: int) -> int:
@@ -284,17 +286,28 @@ def _new_state(rules: ContinuousBatching, kv_blocks: int, *, mask: int) -> NDArr
         state["drafted"] = draft.num_speculative_tokens
         state["ticks_per_step"] = draft.tokens_per_step
         state["draft_steps"] = draft.num_speculative_tokens * draft.draft_cost_fraction
-    clear_state(state[0])
     return state
 
 
-def clear_state(state: State) -> None:
-    """Remove all that runs or waits; the limits, the totals and the count of steps stay."""
+def clear(parts: Arrays) -> None:
+    """Remove all that runs, waits or is cached; the limits, the totals and the count of steps stay.
+
+    All blocks are one free run then, number 1.
+    """
+    state, runs = parts.state[0], parts.runs
     for name in (
-        *("running", "decoding", "branches", "seats", "context_tokens", "waiting"),
+        *("running", "decoding", "branches", "seats", "context_tokens", "waiting", "cached"),
         *("waiting_rows", "ends_rows", "chunks", "partials", "aborted", "planned", "passed"),
     ):
         state[name] = 0
     state["newest"] = -1
     state["free_blocks"] = state["kv_blocks"]
     state["began_s"] = state["ended_s"] = math.nan
+    parts.phases[:] = parts.known[:, 0] = 0
+    for name in ("ticket", "running", "partial"):
+        parts.jobs[name] = 0
+    state["runs"], state["unused"], state["free_rows"] = 1, 0, len(parts.free_rows)
+    parts.free_rows[:] = np.arange(len(parts.free_rows))
+    runs[:2] = np.zeros(2, RUN)
+    runs["before"][0] = runs["after"][0] = 1
+    runs["begin"][1], runs["blocks"][1] = -1, state["kv_blocks"]

@@ -166,19 +166,6 @@ def count_known(address: int, keys: Whole, per_key: int, most: int) -> int:
 
 
 @compiled
-def free_all(address: int) -> None:
-    """Free all blocks and forget all keys."""
-    r = arrays(address)
-    s = r.state[0]
-    s.free_blocks = s.cached = s.runs = s.unused = r.runs[0].before = r.runs[0].after = 0
-    r.known[:, 0] = 0
-    _free(address, _new(address, 0, -1, s.kv_blocks), 0)
-    s.free_rows = len(r.held)
-    for row in range(s.free_rows):
-        r.free_rows[row] = row
-
-
-@compiled
 def _name(address: int, slot: int, k: int, until: int) -> tuple[int, int, int]:
     """Return the key of a job's block, and where among its blocks this and the last one end.
 
@@ -235,9 +222,7 @@ def _cut(address: int, run: int, blocks: int) -> int:
     """
     r = arrays(address)
     mine = r.runs[run]
-    after = mine.after
-    is_free = mine.holders == 0
-    if is_free:
+    if mine.holders == 0:
         _unfree(address, run)
     rest = _new(address, mine.key, mine.begin + blocks, mine.blocks - blocks)
     other = r.runs[rest]
@@ -248,8 +233,8 @@ def _cut(address: int, run: int, blocks: int) -> int:
         r.runs[other.same_after].same_before = rest
     else:
         r.known[_entry(address, mine.key), 1] = rest
-    if is_free:
-        _free(address, run, after)
+    if mine.holders == 0:
+        _free(address, run, mine.after)
         _free(address, rest, run)
     return rest
 

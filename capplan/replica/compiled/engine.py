@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.replica.compiled import steps
-from capplan.replica.compiled.arrays import STATE, clear_state, laid_out, new_arrays
+from capplan.replica.compiled.arrays import STATE, clear, laid_out, new_arrays
 from capplan.replica.compiled.laws import step_law
 from capplan.replica.compiled.step_laws import StepTime
 from capplan.replica.compiled.views import NO_NAMES, CompiledCache, CompiledLine, whole_rank
@@ -121,8 +121,6 @@ class CompiledEngine:
         self.parts = new_arrays(batching, kv_blocks, *law)
         self._add_slots(min(batching.max_num_seqs, 256) + 64)
         self.kv = CompiledCache(self) if batching.prefix_caching else None
-        if self.kv is not None:
-            steps.empty_cache(self._memory)
         self.waiting = CompiledLine(self, remembers=batching.scheduler.wait_limit_s is not None)
         self._seen_s = math.nan
         self._seen: list[int] = []
@@ -218,12 +216,8 @@ class CompiledEngine:
         jobs = [self._written(slot) for slot in (*waiting, *running)]
         for slot in (*waiting, *running):
             self._vacate(slot)
-        clear_state(state)
-        if self.kv is not None:
-            steps.empty_cache(self._memory)
+        clear(self.parts)
         state["begun_s"] = begun_s
-        table["ticket"] = table["running"] = table["partial"] = 0
-        self.parts.phases[:] = 0
         self.waiting.forget()
         self._seen_s, self.end_s = math.nan, math.inf
         return jobs

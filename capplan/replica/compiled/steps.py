@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from capplan.replica.compiled.arrays import END_S, PLAN_STEPS, SECONDS, Memory, State, Whole, arrays
-from capplan.replica.compiled.blocks import count_known, free_all, take
+from capplan.replica.compiled.blocks import count_known, take
 from capplan.replica.compiled.forming import (
     ALL,
     BLOCKS,
@@ -361,12 +361,6 @@ def limit(memory: Memory, sequences: int, tokens: int, now_s: float, inclusive: 
 def record(memory: Memory, slot: int) -> None:
     """Write the record of a job that is not done into the first row of ``left``."""
     _record(memory.ctypes.data, 0, slot, 0)
-
-
-@compiled
-def empty_cache(memory: Memory) -> None:
-    """Free all blocks of the prefix cache and forget all keys."""
-    free_all(memory.ctypes.data)
 
 
 @compiled
