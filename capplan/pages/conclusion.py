@@ -318,7 +318,9 @@ def _window(left: Any) -> tuple[str, str]:
 def _load(left: Any) -> tuple[str, str]:
     first = left["first_degradation"]
     steps = [stage["load_rps"] for stage in left["stages"] if stage["kind"] == "ramp"]
-    finding = f"no promise broken up to {format_value(max(steps, default=None), '_rps')}"
+    finding = "no ramp was run"
+    if steps:
+        finding = f"no promise broken up to {format_value(max(steps), '_rps')}"
     if first is not None:
         low = first["interval"][0]
         sure = "no load surely keeps all" if low is None else "surely none up to "

@@ -88,6 +88,9 @@ def _of_pool(pool: Pool) -> Iterator[str]:
         taken = listed([f"{field} {value:,}" for field, value in assumed.items()])
         source = f"{DEFAULTS_SOURCE}, {pool.accelerator}"
         yield f"Engine settings of {name} not stated: {taken} ({source})."
+    if "max_model_len" not in batching.model_fields_set:
+        most = f"{batching.max_model_len:,} tokens"
+        yield f"max_model_len of {name} is not stated: requests beyond {most} are refused."
 
 
 def _in_full(pool: Pool) -> Iterator[str]:

@@ -113,6 +113,9 @@ def test_the_finding_of_the_load_names_the_limits_that_acted(result, tmp_path):
         "no promise broken up to 3 requests/s. "
         "Limits that acted: gateway.rate_limits and breakers.overfull"
     )
+    page.leave("stages/summary.json", {**summary, "stages": []})
+    [unloaded] = [p for p in conclude(page, result, judge(result)).parts if p.part == "load"]
+    assert unloaded.finding.startswith("no ramp was run")
 
 
 def limit(name, outcome, load_rps=None):
