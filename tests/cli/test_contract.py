@@ -403,8 +403,9 @@ def test_a_report_is_made_from_the_command_line(call, tmp_path, limit_s, code):
     assert found == code
     assert document["verdict"]["outcome"] == ("fail" if code else "pass")
     assert document["index"] == str(out / "index.html")
-    assert len(document["assumed"]) == 1  # drawn from laws, and no page said more
-    assert "not compared with a server" in document["assumed"][0]
+    compared, length = document["assumed"]  # drawn from laws, and no page said more
+    assert "not compared with a server" in compared
+    assert "max_model_len" in length
     assert json.loads((out / "run" / "conclusion.json").read_text())["figures"] == {"seed": 4}
     assert err.startswith("[1/1] 1 … ")
 
