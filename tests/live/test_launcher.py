@@ -29,7 +29,7 @@ def llama(tmp_path):
 
 
 def test_each_point_of_a_sweep_starts_its_own_server(llama, service) -> None:
-    scenario = service(rate_rps=20, duration_s=2.0, output_tokens={"kind": "fixed", "tokens": 100})
+    scenario = service(rate_rps=10, duration_s=4.0, output_tokens={"kind": "fixed", "tokens": 60})
     vary = {"pools.llm.batching.max_num_seqs": [1, 4]}
     swept = cp.sweep(scenario, vary, backend=llama("{max_num_seqs}"))
     one, four = swept.frame.to_dict("records")
