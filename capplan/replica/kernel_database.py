@@ -11,6 +11,8 @@ attention of the decodes. What it says is changed where it is not what a server 
   is one block per sequence and KV head, so a batch of ``n`` with 32 heads is looked up as ``4 n``
   with 8 (Dao et al., "Flash-Decoding for long-context inference", 2023: the grid is batch × KV
   heads × parts of the context);
+- decodes beside a prefill attend longer: it has no kernel that does both, as servers have
+  (:data:`capplan.replica.roofline.MIXED_FRACTION`);
 - FP8 weights are those of per-tensor scales, FP8 experts those of blocks, as they are published
   (those of per-tensor scales take five times as long in its vLLM 0.24 as in 0.19);
 - of a model with MLA it counts four all-reduces a layer under tensor parallelism, where vLLM has
@@ -36,7 +38,7 @@ from typing import Any
 
 from capplan.catalog import Model
 from capplan.replica.memory import accelerator_of, model_of
-from capplan.replica.roofline import one_stage
+from capplan.replica.roofline import mixed_fraction, one_stage
 from capplan.scenario.pools import Pool
 from capplan.scenario.step_times import SiliconStep
 from capplan.schema import DataError
@@ -76,6 +78,7 @@ def request(pool: Pool, law: SiliconStep) -> dict[str, Any]:
     return {
         "package": _version(),
         "model": model_config(found),
+        "mixed_fraction": mixed_fraction(found),
         "system": SYSTEMS[device],
         "backend": law.backend,
         "backend_version": law.backend_version,
@@ -93,6 +96,7 @@ class KernelDatabase:
         """Open the database for a :func:`request`; raises DataError if it lacks something."""
         model = dict(asked["model"])
         self._name, self._latent = model["_name_or_path"], "kv_lora_rank" in model
+        self._mixed = float(asked["mixed_fraction"])
         self._parts = 1 if self._latent else head_parts(model, asked["tensor_parallel"])
         with _refused(self._name):
             self._engine = self._narrow = _opened(asked, model)
@@ -123,6 +127,9 @@ class KernelDatabase:
             kernels = (self._decode(sequences, length) for length in (context, 1))
             longer, least = (_of(kernel, "mla_block") for kernel in kernels)
             return longer - least
+        return (1 + self._mixed) * self._attention_s(sequences, context)
+
+    def _attention_s(self, sequences: float, context: float) -> float:
         narrow = self._decode(self._parts * sequences, context, self._narrow)
         return _of(narrow, "attention")
 
@@ -132,7 +139,7 @@ class KernelDatabase:
         seconds = sum(kernels.values()) - _of(kernels, "tp_allreduce")
         if self._latent:
             return seconds
-        return seconds - _of(kernels, "attention") + self.beside_s(sequences, context)
+        return seconds - _of(kernels, "attention") + self._attention_s(sequences, context)
 
     def seconds(self, chunk: float, before: float, sequences: float, context: float) -> float:
         """Return a step: a chunk after tokens before it, sequences with the context of each."""

@@ -10,7 +10,7 @@ A step runs kernel after kernel, so its time is a sum over kinds of kernels:
   all are chosen equally often (each token misses a given one with probability ``1 - k / E``;
   Feller, "An Introduction to Probability Theory and Its Applications", vol. 1, 1968, section IV.2);
 - attention of the prefill: FLOP per pair of a token and a token before it;
-- attention of the decode: KV bytes, or FLOP, per token of context;
+- attention of the decode: KV bytes, or FLOP, per token of context; more beside a prefill;
 - element-wise kernels (norms, rotation, activation, writing KV, gathering and summing the tokens
   of experts): bytes per token; under tensor parallelism every accelerator moves whole tokens;
 - what each kernel takes beside its work (launch, first and last wave), kernel by kernel;
@@ -107,6 +107,13 @@ what is padded. Source of both: 4,500 grouped products of 8 to 512 experts at 16
 parallelism up to 8 in aiconfigurator-core 0.12 (vLLM; H100 and H200), balanced and skewed: 0.74 to
 0.95, and 4.1 to 6.3 (L40S: 1.0 to 1.16, and 2.3 to 2.7); half are within 3 to 9 %."""
 
+MIXED_FRACTION = 0.8
+"""By how much longer a decoding sequence attends in a step that also prefills, with grouped
+queries: both are one kernel, which then reads KV for each query instead of each group. Source:
+LLMServingSim, profiler/perf/RTX4090 (vLLM 0.19, Llama-3.1-8B; MIT), what decodes add to chunks of
+16 to 2,048 tokens over what they take alone: 0.74 for 8 sequences, 0.79 for 32, 1.04 for 64, of any
+context above 256 tokens. Not known without groups; MLA has two kernels."""
+
 LAYER_KERNELS = 10
 """Kernels of a dense layer: two norms, QKV, rotation, writing KV, attention, output projection,
 gate and up, activation, down. Source: vLLM, ``model_executor/models/llama.py``, 2026."""
@@ -176,7 +183,19 @@ def roofline_step(pool: Pool, law: RooflineStep | None = None) -> RooflineStepTi
         experts_fraction=grouped_s / (dense_s + grouped_s),
         untouched_fraction=1 - touched,
         stages=float(stages),
+        mixed_fraction=mixed_fraction(found),
     )
+
+
+def mixed_fraction(found: Model) -> float:
+    """Return by how much longer a decoding sequence attends beside a prefill.
+
+    >>> from capplan.catalog import model
+    >>> mixed_fraction(model("Llama-3.1-8B")), mixed_fraction(model("Llama-2-7b-hf"))
+    (0.8, 0.0)
+    """
+    grouped = found.num_key_value_heads < found.num_attention_heads and not found.kv_lora_rank
+    return MIXED_FRACTION if grouped else 0.0
 
 
 def hides_host(pool: Pool) -> bool:

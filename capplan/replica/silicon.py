@@ -43,7 +43,7 @@ SEQUENCES = (
     1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
 )  # fmt: skip
 CONTEXTS = (64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0)
-FORM = 4
+FORM = 5
 """Of the cached files; raised when the grid or its meaning changes."""
 
 

@@ -124,7 +124,7 @@ def with_step_times(scenario: Scenario, factors: Mapping[str, float]) -> Scenari
 def _multiplied(law: TimeLaw, factor: float) -> TimeLaw:
     """Return a law whose steps take ``factor`` times as long; it is calibrated if none can."""
     if isinstance(law, RooflineStep | TablesStep | SiliconStep):
-        law = CalibratedStep(base=law, dense_scale=1.0)
+        law = CalibratedStep(base=law, dense_scale=1.0, mixed_fraction=None)
     if isinstance(law, CalibratedStep) and isinstance(law.base, RooflineStep):
         host = ("overhead_s", "per_sequence_s")  # no scale of a roofline holds the host's work
         law = law.model_copy(update={"base": _times(law.base, host, factor)})

@@ -104,9 +104,11 @@ def _calibrated(base: StepTime, law: CalibratedStep, narrow_tokens: float) -> St
             context_scale=law.context_scale,
             prefill_scale=law.prefill_scale,
             fixed_s=law.fixed_s,
-            mixed_fraction=law.mixed_fraction,
+            mixed_fraction=law.mixed_fraction or 0.0,
             narrow_tokens=narrow_tokens,
         )
+    if law.mixed_fraction is not None:
+        base = replace(base, mixed_fraction=law.mixed_fraction, narrow_tokens=narrow_tokens)
     dense, context, prefill = law.dense_scale, law.context_scale, law.prefill_scale
     return replace(
         base,
@@ -124,8 +126,6 @@ def _calibrated(base: StepTime, law: CalibratedStep, narrow_tokens: float) -> St
         per_context_token_s=base.per_context_token_s * context,
         per_window_pair_s=base.per_window_pair_s * prefill,
         per_window_token_s=base.per_window_token_s * context,
-        mixed_fraction=law.mixed_fraction,
-        narrow_tokens=narrow_tokens,
         tile_fraction=law.tile_fraction,
     )
 

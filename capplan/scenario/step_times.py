@@ -109,8 +109,9 @@ class CalibratedStep(TimeLaw):
     """Factor of a prefill."""
     fixed_s: Seconds = 0.0
     """Added to each step, s."""
-    mixed_fraction: NonNegative = 0.0
-    """By how much longer decoding sequences attend in a step that also prefills."""
+    mixed_fraction: NonNegative | None = 0.0
+    """By how much longer decoding sequences attend in a step that also prefills, in place of what a
+    roofline has; None = as the base."""
     tile_fraction: Fraction = 0.0
     """Share of a roofline's products that take whole tiles of 128 tokens in steps of more than 256;
     tables have their own."""

@@ -40,7 +40,9 @@ def test_a_calibrated_step_time_without_its_scales_is_an_error():
 
 @given(STEPS)
 def test_scales_of_one_change_nothing(step):
-    assert at(step_time(pool(CalibratedStep(dense_scale=1.0))), step) == at(BASE, step)
+    assert at(step_time(pool(CalibratedStep(dense_scale=1.0, mixed_fraction=None))), step) == at(
+        BASE, step
+    )
     same = ScaledStepTime(
         base=BASE, dense_scale=1.0, context_scale=1.0, prefill_scale=1.0, fixed_s=0.0
     )
@@ -142,3 +144,14 @@ def test_a_model_with_tied_embeddings_reads_them_as_its_output_head():
     tied = pool(law).model_copy(update={"model": "Llama-3.2-1B"})
     said = implied(tied, step_time(tied))
     assert said.weights_bandwidth_fraction == pytest.approx(0.7, rel=0.03)
+
+
+def test_a_calibration_keeps_how_its_base_mixes_only_if_it_says_so():
+    plain = step_time(pool(RooflineStep()))
+    kept, fitted = (
+        step_time(pool(CalibratedStep(dense_scale=1.0, mixed_fraction=fraction)))
+        for fraction in (None, 0.0)
+    )
+    work = (512, 512**2 / 2, 32, 32 * 1024)
+    assert kept.seconds(*work) == pytest.approx(plain.seconds(*work))
+    assert fitted.seconds(*work) < plain.seconds(*work)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from capplan.catalog import model
 from capplan.replica.capacity import Mix, batch_rate_rps, replica_model
-from capplan.replica.compiled.step_laws import LinearStepTime
+from capplan.replica.compiled.step_laws import LinearStepTime, of_mix
+from capplan.replica.kernel_tables import find_profile, kernel_tables
 from capplan.replica.roofline import active_parameters
 from capplan.replica.step_time import batch_seconds, implied, step_time
 from capplan.scenario.batching import ContinuousBatching, DynamicBatching, ServiceLaw
 from capplan.scenario.pools import Pool
-from capplan.scenario.step_times import LinearStep, RooflineStep
+from capplan.scenario.step_times import LinearStep, RooflineStep, TablesStep
 from capplan.schema import DataError
 
 UNLINKED = str(Path(__file__).parent / "unlinked.yaml")
@@ -202,6 +203,20 @@ def test_latent_attention_and_experts_are_within_an_eighth_of_a_measured_server(
     mix = Mix(prompt_tokens=1024, output_tokens=1024, context_tokens=1536, size=0)
     one = replica_model(pool("DeepSeek-R1", "H200", 8, async_scheduling=True), mix)
     assert one.tpot_s(running) * 1e3 == pytest.approx(tpot_ms, rel=0.125)
+
+
+def test_decodes_beside_a_prefill_attend_longer_as_measured_kernels_do(shared_data):
+    place = pool(accelerator="RTX 4090")
+    profile = find_profile(shared_data / "profiles", place)
+    mix = kernel_tables(place, TablesStep(path=str(profile))).mix
+    steps = step_time(place)
+    for chunk in (64, 512):
+        for n in (8, 16, 32):
+            alone, both = of_mix(mix, 0, 0, n, 1024), of_mix(mix, chunk, 0, n, 1024)
+            longer = (both - of_mix(mix, chunk, 0, 0, 0)) / alone
+            assert 1 + steps.mixed_fraction == pytest.approx(longer, rel=0.25)
+    assert step_time(pool("Llama-2-7b-hf")).mixed_fraction == 0
+    assert step_time(pool("DeepSeek-V3", "H200", 8)).mixed_fraction == 0
 
 
 def test_a_sliding_window_bounds_the_cost_of_context():
