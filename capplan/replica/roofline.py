@@ -35,12 +35,12 @@ fullest micro-batch takes on one, and the others wait for it (the bubble). Promp
 them too, but each stays whole. Source: Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3.
 
 Checked on what it was not fitted to, replaying measured vLLM servers: see ``data/validation``.
-Trust it within about 15 % for dense models and latent attention, and for the decode of models of
-experts, on an accelerator with known shares; within 25 % for their prefill and mixed steps; within
-40 % elsewhere: 4 bits, accelerators without measured shares. Mean TPOT of DeepSeek-R1 on 8 H200
-(SGLang 0.5.9, 15 loads) comes out 6 % too short to 18 % too long.
-It has no kernel that misses its efficiency (odd shapes, other
-attention backends, skewed experts). It is the engine alone: HTTP and tokenizer come before it
+Trust a step within about 20 % for dense models, experts and latent attention on an accelerator with
+known shares (30 % at 8 bits where prefill and decodes mix), within 40 % elsewhere, and not at all
+for sparse attention: :mod:`capplan.replica.family_errors`. Mean TPOT of DeepSeek-R1 on 8 H200
+(SGLang 0.5.9, 15 loads) comes out 6 % too short to 18 % too long. It has no kernel that misses its
+efficiency (odd shapes, other attention backends, skewed experts). It is the engine alone: HTTP and
+tokenizer come before it
 (``capplan.measured.replay.REQUEST_OVERHEAD_S``). Calibrate it for decisions.
 """
 
