@@ -153,7 +153,7 @@ def test_a_row_that_does_not_apply_and_defaults_are_not_stated_as_limits():
     elastic = cp.load_scenario("protected-chat", values={"traffic.duration_s": 60.0})
     settings = cp.decide(elastic, None).settings
     assert any("autoscaler.max_replicas" in path for path in settings)
-    assert not any("behavior" in path or "step_time" in path for path in settings)
+    assert not any("scale_up" in path or "step_time" in path for path in settings)
 
 
 def test_no_number_that_holds_is_no_number():
