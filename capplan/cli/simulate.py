@@ -30,7 +30,6 @@ def _run(args: argparse.Namespace) -> int:
     from capplan.encoding import plain
     from capplan.evidence import write_run
     from capplan.evidence.store import inputs_of
-    from capplan.grid import host_sharing
     from capplan.replica.assumptions import rests_on
     from capplan.replica.utilisation import utilisation_table
     from capplan.results import conservation_table, grouped, scaling_table
@@ -46,7 +45,11 @@ def _run(args: argparse.Namespace) -> int:
     assumed = [*trace.notes, *rests_on(scenario), *without_effect(result)]
     if args.out is not None:
         write_run(result, verdict, args.out)
-    sharing = host_sharing(result) if scenario.hosts else None
+    sharing = None
+    if scenario.hosts:
+        from capplan.grid import host_sharing
+
+        sharing = host_sharing(result)
     if args.json:
         conservation = conservation_table(result, by=("request_class",)).to_dict("records")
         document = {
