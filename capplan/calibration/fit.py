@@ -65,8 +65,8 @@ NEARING_ROUNDS = 4
 """Rounds that look for one factor of all scales, where the base is unknown."""
 MOST_REPLAYED = 600_000
 """Requests to replay in all, which bounds the time: rounds end there, or settled."""
-SETTLED = 0.1
-"""Largest step of the last round, in standard deviations of the result."""
+SETTLED = 0.05
+"""Largest step of the last round, in standard deviations of the prior."""
 LEAST_REQUESTS = 30
 INTERVAL = 1.96
 """Standard deviations of a normal number that hold 95 % of it."""
@@ -106,7 +106,7 @@ def calibrate(
         point = point + step
         count = (1 + len(parameters)) * sum(len(run.seen) for run in runs)
         replayed += count
-        settled = (np.abs(step) / spread).max() < SETTLED or replayed + count > MOST_REPLAYED
+        settled = np.abs(step).max() < SETTLED or replayed + count > MOST_REPLAYED
         if most == whole and settled:
             break
         most = whole

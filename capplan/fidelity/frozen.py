@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from capplan.bundled import SHARED_DATA_VARIABLE, data_path, shared_data_path
 from capplan.calibration.result import Calibration, calibration_of
 from capplan.display import Displayed
+from capplan.fidelity.goals import FIGURES, GOALS, METRICS, UNCALIBRATED, goal_row, worst_error
 from capplan.formatting import counted, format_value, listed
 from capplan.schema import DataError, require_columns
 from capplan.validation import Validation, long_series
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 COMMAND = "make validation"
 """Computes the frozen figures again, if ``CAPPLAN_DATA`` names the measured runs."""
 H100, RTX4090 = "vllm-h100-llama-2-7b-tp1-", "vllm-rtx4090-llama-3.1-8b"
+LARGER = "vllm-h100-llama-2-70b-hf-tp4-", "vllm-h100-llama-2-70b-tp4-"
+QWEN = "vllm-h100-qwen3-14b-w5_sweep-agg"
 REPLAYED = (f"{H100}roleplay", "calibrated"), (RTX4090, "tables")
 """Runs that are replayed anew, each with its source of step times."""
-METRICS = {"e2e_s": "E2E", "tpot_s": "TPOT", "ttft_s": "TTFT"}
-FIGURES = ("mean", "p50", "p99")
 KEYS = ["run", "step_times", "metric", "figure"]
 SAME_FRACTION = 0.001
 """Most by which an error computed anew may differ from the frozen one, which has four digits."""
@@ -51,38 +52,6 @@ PUBLISHED: Mapping[tuple[str, str], float] = {
 Source: notes that come with the measured runs, 2026; they name 6.7 % E2E and 7.1 % ITL without the
 figure, taken for the mean here, and ITL for TPOT."""
 
-UNCALIBRATED: Mapping[str, float] = {"E2E": 0.10, "TPOT": 0.08, "TTFT": 0.20}
-"""Bounds of step times that are fitted to no run, at mean, p50 and p99 of every run."""
-
-
-class Goal(NamedTuple):
-    """A bound on the error of some figures with some step times; no run named = every run."""
-
-    step_times: str
-    metric: str
-    figures: tuple[str, ...]
-    bound_fraction: float
-    runs: tuple[str, ...] = ()
-
-
-UNSEEN_H100 = ("general", "roleplay")
-GOALS = (
-    Goal("calibrated", "E2E", ("mean", "p50"), 0.03, UNSEEN_H100),
-    Goal("calibrated", "E2E", ("p99",), 0.06, UNSEEN_H100),
-    Goal("calibrated", "TPOT", ("mean", "p50"), 0.03, UNSEEN_H100),
-    Goal("calibrated", "TPOT", ("p99",), 0.06, UNSEEN_H100),
-    Goal("calibrated", "TTFT", ("p50",), 0.08, UNSEEN_H100),
-    Goal("calibrated", "TTFT", ("p99",), 0.15, UNSEEN_H100),
-    Goal("calibrated", "success_fraction", ("points",), 0.05, ("reasoning",)),
-    *(Goal("tables", metric, ("mean",), 0.05, ("RTX 4090",)) for metric in METRICS.values()),
-    *(
-        Goal(source, metric, FIGURES, bound)
-        for source in ("roofline", "silicon")
-        for metric, bound in UNCALIBRATED.items()
-    ),
-)
-"""The goals, as they were stated before the fit."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FrozenErrors(Displayed):
@@ -94,9 +63,10 @@ class FrozenErrors(Displayed):
         The day, as ``2026-11-29``.
     errors
         One row per run, step times, metric and figure: ``error_fraction``, predicted over measured
-        minus 1; of ``success_fraction`` the difference. Runs and metrics by their short names.
+        minus 1; of ``success_fraction`` the difference; ``is_own_run`` if the step times were
+        fitted on the run. Runs and metrics by their short names.
     calibration
-        The fit that the calibrated step times come from.
+        The fit that the calibrated step times of Llama-2-7B come from.
     series
         Running and waiting requests of the RTX 4090 run: ``time_s``, ``series``, ``reading``,
         ``value``.
@@ -112,8 +82,8 @@ class FrozenErrors(Displayed):
 
     @property
     def fitted_on(self) -> list[str]:
-        """Return the runs that the calibrated step times were fitted on."""
-        return [short(name) for name in self.calibration.measured]
+        """Return the runs that are judged by step times fitted on them."""
+        return list(self.errors.loc[self.errors["is_own_run"], "run"].unique())
 
     @property
     def latencies(self) -> pd.DataFrame:
@@ -127,14 +97,14 @@ class FrozenErrors(Displayed):
         return (
             f"{self.errors['run'].nunique()} runs and {self.latencies['step_times'].nunique()} "
             f"sources, computed {self.computed} by `{COMMAND}`. Fitted on "
-            f"{listed(self.fitted_on)}: that row of calibrated step times proves nothing."
+            f"{listed(self.fitted_on)}: those rows of calibrated step times prove nothing."
         )
 
     def table(self) -> pd.DataFrame:
         """Return a row per run and source of step times, a column per metric and figure."""
         rows = []
         for (run, source), group in self.latencies.groupby(["run", "step_times"], sort=False):
-            own = source == "calibrated" and run in self.fitted_on
+            own = group["is_own_run"].any()
             found = group.set_index(["metric", "figure"])["error_fraction"]
             errors = {
                 f"{metric} {figure}_fraction": found.get((metric, figure), math.nan)
@@ -160,9 +130,8 @@ class FrozenErrors(Displayed):
     def peers(self) -> pd.DataFrame:
         """Return published errors beside the medians of ours over the runs not fitted on."""
         known = self.latencies
-        own = known["run"].isin(self.fitted_on) & (known["step_times"] == "calibrated")
         medians = (
-            known[~own]
+            known[~known["is_own_run"]]
             .assign(size=known["error_fraction"].abs())
             .groupby(["metric", "figure", "step_times"], sort=False, observed=True)["size"]
             .median()
@@ -187,7 +156,7 @@ class FrozenErrors(Displayed):
 
         A goal of which a figure is missing is unknown, unless another figure already misses it.
         """
-        return pd.DataFrame([_goal_row(goal, self.errors) for goal in GOALS])
+        return pd.DataFrame([goal_row(goal, self.errors) for goal in GOALS])
 
     def implied(self) -> pd.DataFrame:
         """Return the shares of the accelerator's peaks that the fitted numbers imply, and rates."""
@@ -217,7 +186,7 @@ class FrozenErrors(Displayed):
         rows = []
         for source, group in self.latencies.groupby("step_times", sort=False):
             worst = {
-                f"worst {metric}_fraction": _worst(group[group["metric"] == metric])[0]
+                f"worst {metric}_fraction": worst_error(group[group["metric"] == metric])[0]
                 for metric in METRICS.values()
             }
             too_low = float((group["error_fraction"].dropna() < 0).mean())
@@ -305,8 +274,13 @@ def frozen_errors(folder: Path | None = None) -> FrozenErrors:
     place = data_path("validation") if folder is None else folder
     table = place / "errors.csv"
     errors = pd.read_csv(table)
-    require_columns(errors, [*KEYS, "error_fraction"], where=table)
-    errors = errors.assign(run=errors["run"].map(short), metric=errors["metric"].replace(METRICS))
+    require_columns(errors, [*KEYS, "error_fraction", "fitted_on"], where=table)
+    pairs = zip(errors["run"], errors["fitted_on"].fillna(""), strict=True)
+    errors = errors.assign(
+        is_own_run=[run in fitted_on.split() for run, fitted_on in pairs],
+        run=errors["run"].map(short),
+        metric=errors["metric"].replace(METRICS),
+    )
     latency = json.loads((place / "latency.json").read_text(encoding="utf-8"))
     return FrozenErrors(
         computed=latency["computed"],
@@ -323,7 +297,13 @@ def short(run: str) -> str:
     >>> short("vllm-h100-llama-2-7b-tp1-general"), short("vllm-rtx4090-llama-3.1-8b")
     ('general', 'RTX 4090')
     """
-    return "RTX 4090" if run == RTX4090 else run.removeprefix(H100)
+    if run == RTX4090:
+        return "RTX 4090"
+    for start in LARGER:
+        run = run.replace(start, "70B ")
+    if run.startswith(QWEN):
+        return f"Qwen3-14B {run.removeprefix(QWEN)}/s"
+    return run.removeprefix(H100)
 
 
 def holding(compared: pd.DataFrame, day: str) -> str:
@@ -337,40 +317,13 @@ def holding(compared: pd.DataFrame, day: str) -> str:
     return f"{most} from those of {day}. **They are out of date**: `{COMMAND}` computes them again."
 
 
-def _goal_row(goal: Goal, errors: pd.DataFrame) -> dict[str, object]:
-    runs = goal.runs or tuple(errors.loc[errors["step_times"] == goal.step_times, "run"].unique())
-    same = (errors["step_times"] == goal.step_times) & (errors["metric"] == goal.metric)
-    found = errors[same & errors["run"].isin(runs) & errors["figure"].isin(goal.figures)]
-    error, place = _worst(found)
-    complete = 0 < len(runs) * len(goal.figures) == found["error_fraction"].notna().sum()
-    missed = abs(error) > goal.bound_fraction
-    return {
-        "step_times": goal.step_times,
-        "figures": f"{goal.metric.replace('_fraction', ' share,')} {', '.join(goal.figures)}",
-        "runs": ", ".join(goal.runs) or f"all {len(runs)} it knows",
-        "bound_fraction": goal.bound_fraction,
-        "worst_fraction": error,
-        "at": place,
-        "goal": "missed" if missed else "met" if complete else "unknown",
-    }
-
-
 def _passed(group: pd.DataFrame, bounds: Mapping[str, float]) -> str:
     found = []
     for metric, bound in bounds.items():
-        error, place = _worst(group[group["metric"] == metric])
+        error, place = worst_error(group[group["metric"] == metric])
         if math.isnan(error):
             found.append(f"{metric}, of which nothing is known")
         elif abs(error) > bound:
             worst = f"{'+' * (error > 0)}{format_value(error, '_fraction')} at {place}"
             found.append(f"{metric} to within {format_value(bound, '_fraction')} ({worst})")
     return f"don't trust {listed(found)}." if found else "every bound holds on these runs."
-
-
-def _worst(group: pd.DataFrame) -> tuple[float, str]:
-    """Return the error farthest from 0, with its sign, and its figure and run."""
-    known = group.dropna(subset="error_fraction")
-    if known.empty:
-        return math.nan, "nowhere"
-    row = known.iloc[int(known["error_fraction"].abs().argmax())]
-    return float(row["error_fraction"]), f"{row['figure']} of `{row['run']}`"
