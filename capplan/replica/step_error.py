@@ -84,7 +84,7 @@ def known_error(pool: Pool) -> StepError | None:
     if families := family_errors(pool):
         lows, highs = zip(*(one.nine_of_ten for one in families), strict=True)
         against = listed(one.against for one in families)
-        source = f"nine of ten steps of {families[0].family} models against {against}"
+        source = f"nine of ten steps against {against}, {families[0].family}"
         return StepError.of(min(lows), max(highs), source)
     return None
 

@@ -84,6 +84,8 @@ def loads_of(scenario: Scenario, *, seed: int = 0) -> Loads:
         stretch = rate_rps(busiest(trace, gaps.requests))
         if plan.peak_rps is None:
             needed, needs = stretch, "mean of the stretch whose gaps the steps replay, as recorded"
+    if is_closed(trace):
+        smooth = "an open load: unlike the scenario's users, its callers do not wait for an answer"
     of = "the scenario's traffic" + CLOSED * is_closed(trace)
     derived = {
         "planned_rps": f"mean of {of}",
