@@ -12,7 +12,7 @@ def classes(name, pool):
         {
             "max_attempts": st.integers(1, 4),
             "attempt_timeout_s": maybe() | st.floats(0.05, 2.0),
-            "backoff_s": st.sampled_from([0.0, 0.1]),
+            "backoff_s": st.sampled_from([0.0, 0.09]),
             "multiplier": st.sampled_from([1.0, 2.0]),
             "jitter": st.booleans(),
             "honour_retry_after": st.booleans(),

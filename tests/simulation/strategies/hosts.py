@@ -38,7 +38,7 @@ def request_class(name):
     retry = {
         "max_attempts": st.integers(1, 3),
         "attempt_timeout_s": maybe() | st.floats(0.1, 2.0),
-        "backoff_s": st.sampled_from([0.0, 0.2]),
+        "backoff_s": st.sampled_from([0.0, 0.19]),
         "retry_on": st.just(["rejected", "timed_out", "failed"]),
     }
     return st.fixed_dictionaries(
