@@ -111,7 +111,7 @@ class Point:
             r
             for r in self.verdict.reasons
             if r.outcome in ("blocked", "fail")
-            and r.rule not in NOT_CAPACITY
+            and _is_of_capacity(r)
             and (r.request_class is None or r.request_class in self.classes)
         )
 
@@ -129,15 +129,14 @@ class Point:
         return tuple(
             r
             for r in unknown
-            if r.rule not in NOT_CAPACITY
-            and (r.request_class is None or r.request_class in self.classes)
+            if _is_of_capacity(r) and (r.request_class is None or r.request_class in self.classes)
         )
 
     @property
     def doubt(self) -> str:
         """Return the first promise that may be broken, by its interval; empty if there is none."""
         own = (r for r in self.verdict.reasons if r.request_class in (None, *self.classes))
-        found = next((r for r in own if r.outcome == "retest" and r.rule not in NOT_CAPACITY), None)
+        found = next((r for r in own if r.outcome == "retest" and _is_of_capacity(r)), None)
         return "" if found is None else f"with {self.replicas} a retest is left: {found.evidence}"
 
     @property
@@ -164,6 +163,12 @@ class Point:
             rule=first.rule,
             outcome=worst(r.outcome for r in self.against),
         )
+
+
+def _is_of_capacity(reason: Reason) -> bool:
+    """Return whether more replicas could move what a rule found."""
+    refused_for_length = (reason.field or "").endswith(".batching.max_model_len")
+    return reason.rule not in NOT_CAPACITY and not refused_for_length
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from capplan.formatting import counted, does
 from capplan.scenario.pools import Pool
@@ -41,7 +42,8 @@ def own_reason(
         if within.high is None:
             action = "capplan calibrate on a run of this server: it narrows the error"
     elif isinstance(own, Point) and own.holds:
-        outcome, evidence, action = "pass", f"{have}: no promise is broken", ""
+        mended = " that replicas could mend" if own.verdict.outcome in ("blocked", "fail") else ""
+        outcome, evidence, action = "pass", f"{have}: no promise is broken{mended}", ""
     elif _may_scale_to(pool, needed):
         outcome, evidence = "unknown", f"{have}, do not suffice; the autoscaler may add more"
         action = "run the stages: they show whether the autoscaler adds them in time"
@@ -153,7 +155,7 @@ def margin_reason(evaluate: Evaluator, n_max: int, lose: Loss, point: Point | No
 
 
 def left_open(points: Iterable[Point]) -> list[Reason]:
-    """Return what the verdicts of the table's points say beside pass, each rule and class once.
+    """Return the worst that the points' verdicts say beside pass, each rule and class once.
 
     What a success costs is judged with every replica there: the lost ones are paid for too.
     """
@@ -161,5 +163,6 @@ def left_open(points: Iterable[Point]) -> list[Reason]:
     for point in points:
         for reason in point.verdict.reasons:
             if reason.outcome != "pass" and not (reason.rule == COST and point.lose.count):
-                found.setdefault((reason.rule, reason.request_class), reason)
+                key = reason.rule, reason.request_class
+                found[key] = min(found.get(key, reason), reason, key=attrgetter("rank"))
     return list(found.values())

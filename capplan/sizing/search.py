@@ -55,7 +55,8 @@ def size(
     loss never needs fewer, and always simulates the number below the one it returns. A number
     holds if no promise of the pool's classes is broken, over the run and in the part around the
     loss; what is left open (too few samples, an interval that holds the limit) is in the verdict.
-    A promise about cost does not steer the search, as more replicas only make it worse.
+    A promise about cost does not steer the search, as more replicas only make it worse; nor does
+    one that requests beyond ``max_model_len`` break, which no replica serves.
 
     Parameters
     ----------

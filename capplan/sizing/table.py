@@ -11,7 +11,7 @@ import pandas as pd
 
 from capplan.catalog import accelerator
 from capplan.display import once
-from capplan.formatting import counted, percent
+from capplan.formatting import counted, percent, rule_words
 from capplan.results import pool_cost_usd_per_hour
 from capplan.results.cost import served_by
 from capplan.scenario import Scenario
@@ -254,7 +254,11 @@ def _not_shown(point: Point) -> str:
 
 def _kept(point: Point) -> str:
     outcome = point.verdict.outcome
-    return "every promise kept" if outcome == "pass" else f"no promise broken ({outcome})"
+    if outcome == "pass":
+        return "every promise kept"
+    broken = next((r for r in point.verdict.reasons if r.outcome in ("blocked", "fail")), None)
+    mended = "" if broken is None else f" that replicas could mend, {rule_words(broken.rule)} aside"
+    return f"no promise broken{mended} ({outcome})"
 
 
 def _samples(point: Point) -> str:
