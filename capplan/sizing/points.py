@@ -111,7 +111,7 @@ class Point:
             r
             for r in self.verdict.reasons
             if r.outcome in ("blocked", "fail")
-            and _is_of_capacity(r)
+            and self._is_of_capacity(r)
             and (r.request_class is None or r.request_class in self.classes)
         )
 
@@ -129,14 +129,15 @@ class Point:
         return tuple(
             r
             for r in unknown
-            if _is_of_capacity(r) and (r.request_class is None or r.request_class in self.classes)
+            if self._is_of_capacity(r)
+            and (r.request_class is None or r.request_class in self.classes)
         )
 
     @property
     def doubt(self) -> str:
         """Return the first promise that may be broken, by its interval; empty if there is none."""
         own = (r for r in self.verdict.reasons if r.request_class in (None, *self.classes))
-        found = next((r for r in own if r.outcome == "retest" and _is_of_capacity(r)), None)
+        found = next((r for r in own if r.outcome == "retest" and self._is_of_capacity(r)), None)
         return "" if found is None else f"with {self.replicas} a retest is left: {found.evidence}"
 
     @property
@@ -148,6 +149,18 @@ class Point:
             if r.outcome in ("fail", "blocked") or r in self.open
         }
         return tuple(name for name in self.figures["request_class"] if name not in not_kept)
+
+    def _is_of_capacity(self, reason: Reason) -> bool:
+        """Return whether more replicas could move what a rule found.
+
+        They cannot serve what ``max_model_len`` refuses; if that is most of a class, the rest shows
+        too little of what its promises need.
+        """
+        if reason.rule in NOT_CAPACITY:
+            return False
+        own = self.figures[self.figures["request_class"] == reason.request_class]
+        served = bool((2 * own["succeeded"] > own["offered"]).all())
+        return not (served and (reason.field or "").endswith(".batching.max_model_len"))
 
     def rejection(self) -> Rejection:
         """Return why this number does not hold; ValueError if it does."""
@@ -163,12 +176,6 @@ class Point:
             rule=first.rule,
             outcome=worst(r.outcome for r in self.against),
         )
-
-
-def _is_of_capacity(reason: Reason) -> bool:
-    """Return whether more replicas could move what a rule found."""
-    refused_for_length = (reason.field or "").endswith(".batching.max_model_len")
-    return reason.rule not in NOT_CAPACITY and not refused_for_length
 
 
 @dataclass(slots=True, kw_only=True)
