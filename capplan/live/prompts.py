@@ -41,19 +41,21 @@ class Vocabulary:
     ids: NDArray[np.int64]
     around: int = 0
     """Tokens that the chat template of the server puts around a message."""
+    salt: int = 0
+    """Of the run: without one, a server's prefix cache would hold the prompts of the run before."""
 
     def words(self, request: Request) -> NDArray[np.int64]:
         """Return the numbers of the words of a prompt: its shared prefix blocks, then its own.
 
-        The same block id gives the same words, and the same request the same prompt.
+        In a run the same block id gives the same words, and the same request the same prompt.
         """
         block, length = request.prefix_block_tokens, request.prompt_tokens
         shared = [
-            _draw(len(self.texts), block, seed=(1, int(name) & (2**63 - 1)))
+            _draw(len(self.texts), block, seed=(1, self.salt, int(name) & (2**63 - 1)))
             for name in request.prefix_blocks[: length // block if block else 0]
         ]
         held = sum(map(len, shared))
-        own = _draw(len(self.texts), length - held, seed=(0, request.row))
+        own = _draw(len(self.texts), length - held, seed=(0, self.salt, request.row))
         return np.concatenate([*shared, own])
 
     def asked(self, request: Request, api: Api) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from capplan.progress import work
 from capplan.results import RunResult
 from capplan.results.client_record import ClientRecord
 from capplan.scenario import Scenario
+from capplan.scenario.layers import Network
 from capplan.schema import DataError
 from capplan.simulation import timeline
 from capplan.simulation.attempt import Attempt
@@ -34,7 +36,7 @@ from capplan.simulation.callers import Callers
 from capplan.simulation.connections import Connections
 from capplan.simulation.request_log import RequestLog, requests_of
 from capplan.simulation.request_source import request_source
-from capplan.simulation.run import RandomStream, sent_until_s
+from capplan.simulation.run import RandomStream, sent_until_s, there_s
 from capplan.traffic.closed import is_closed
 from capplan.traffic.draw import draw
 from capplan.traffic.streams import stream
@@ -82,7 +84,8 @@ def measure(
     trace
         The drawn trace; None draws it from the scenario's traffic.
     seed
-        Of the trace, the prompts and the backoff.
+        Of the trace and the backoff. Prompts differ from run to run, or the server's prefix cache
+        would hold those of the run before.
     drain_s
         How long after the last arrival answers are waited for; None = ``scenario.drain_s``.
     confirmed
@@ -151,11 +154,11 @@ class _LiveRun:
         self.interrupted = False
         self._sent_until_s = sent_until_s(trace)
         self._source = request_source(
-            self._requests(),
+            requests_of(trace.frame, scenario, block_tokens=trace.prefix_block_tokens),
             closed=is_closed(trace),
             until_s=self._sent_until_s,
             clock=self.clock,
-            there_s=lambda user, time_s: time_s,
+            there_s=partial(there_s, scenario.traffic.shape),
         )
         self.callers = Callers(
             self._source,
@@ -164,10 +167,11 @@ class _LiveRun:
             hedges={c.name: c.hedge for c in scenario.classes if c.hedge is not None},
             clock=self.clock,
             network_s=0.0,
-            connections=Connections(scenario.network),
+            connections=Connections(Network()),
             backoff=stream(seed, 0, RandomStream.BACKOFF),
         )
         fresh = scenario.network.connections == "fresh"
+        words = replace(words, salt=int(self._started.timestamp() * 1e6))
         client = Client(target, read_s=self.clock.read, fresh=fresh)
         self.server = MeasuredServer(target, client, words, callers=self.callers, clock=self.clock)
         self._telemetry = Telemetry(target, self.clock.read)
@@ -179,16 +183,6 @@ class _LiveRun:
             clock=self.clock,
             span_s=float(trace.frame["arrival_s"].iloc[-1]),
         )
-
-    def _requests(self) -> Iterator[Any]:
-        """Yield the requests of the trace, until the run is interrupted."""
-        rows = requests_of(
-            self._trace.frame, self._scenario, block_tokens=self._trace.prefix_block_tokens
-        )
-        for request in rows:
-            if self.interrupted:
-                return
-            yield request
 
     async def play(self, drain_s: float) -> None:
         """Run to the end, or to an interrupt."""
@@ -206,13 +200,14 @@ class _LiveRun:
         self._wall_s = time.perf_counter() - self._wall_s
 
     def _busy(self) -> bool:
-        return bool(self.callers.pending) or not (self.callers.all_arrived or self.interrupted)
+        return bool(self.callers.pending) or not self.callers.all_arrived
 
     def _interrupt(self) -> None:
         """Stop sending; at the second interrupt, stop at once."""
         if self.interrupted:
             self.clock.stop()
         self.interrupted = True
+        self._source.stop()
 
     def result(self, cold_start_s: float) -> RunResult:
         """Return the run as a result, with what the client saw beside it."""
@@ -288,6 +283,7 @@ def _as_seen(requests: pd.DataFrame, exchanges: pd.DataFrame) -> pd.DataFrame:
     shown["prompt_tokens"] = prompt.where(prompt.notna(), requests["prompt_tokens"])
     shown["output_tokens"] = exchanges["output_tokens"]
     shown["cached_tokens"] = exchanges["cached_tokens"]
+    shown["outcome_layer"] = requests["outcome_layer"].where(requests["outcome_layer"] != "")
     return shown
 
 

@@ -32,6 +32,10 @@ class TraceSource:
         self._begin = begin
         self._next()
 
+    def stop(self) -> None:
+        """Begin no further request."""
+        self.all_arrived = True
+
     def ended(self, request: Request) -> None:
         """Do nothing: the next request does not wait for the answer."""
 
@@ -43,8 +47,9 @@ class TraceSource:
             self._clock.at(request.first_start_s, Rank.ARRIVE, self._arrive, request)
 
     def _arrive(self, request: Request) -> None:
-        self._next()
-        self._begin(request)
+        if not self.all_arrived:
+            self._next()
+            self._begin(request)
 
 
 class UserSource:
@@ -62,6 +67,7 @@ class UserSource:
         there_s: Callable[[str, float], float] = lambda user, time_s: time_s,
     ) -> None:
         self._thinking = 0
+        self._stopped = False
         self._there_s = there_s
         self._clock = clock
         self._until_s = until_s
@@ -87,6 +93,11 @@ class UserSource:
         for request in self._first:
             self._schedule(request)
 
+    def stop(self) -> None:
+        """Begin no further request; users in their think time do not come back."""
+        self._stopped = True
+        self._until_s, self._thinking = -math.inf, 0
+
     def ended(self, request: Request) -> None:
         """Schedule the next request of its user, after the think time."""
         left = self._left[request.user] if request.user else None
@@ -104,8 +115,9 @@ class UserSource:
         self._clock.at(request.first_start_s, Rank.ARRIVE, self._arrive, request)
 
     def _arrive(self, request: Request) -> None:
-        self._thinking -= 1
-        self._begin(request)
+        if not self._stopped:
+            self._thinking -= 1
+            self._begin(request)
 
 
 def request_source(

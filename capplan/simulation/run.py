@@ -182,7 +182,7 @@ class _Run:
                 closed=is_closed(trace),
                 until_s=self.sent_until_s,
                 clock=self.clock,
-                there_s=partial(_there_s, scenario.traffic.shape),
+                there_s=partial(there_s, scenario.traffic.shape),
             ),
             log=RequestLog(trace.frame, network_s=network_s, leaves_s=self._leaves_s),
             retries={c.name: c.retry for c in scenario.classes},
@@ -305,7 +305,7 @@ def sent_until_s(trace: Trace) -> float:
     return math.inf if trace.duration_s is None else trace.duration_s
 
 
-def _there_s(shape: Any, user: str, time_s: float) -> float:
+def there_s(shape: Any, user: str, time_s: float) -> float:
     """Return when a drawn user of a closed loop is there next; a recorded one always is."""
     number = user.removeprefix("u")
     if not isinstance(shape, ClosedLoop) or not number.isdigit():

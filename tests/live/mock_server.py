@@ -15,7 +15,7 @@ import json
 import sys
 import time
 
-state = {"running": 0, "served": 0}
+state = {"running": 0, "served": 0, "last_prompt": None}
 
 
 async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,6 +66,7 @@ async def answer(
         whole(writer, {"error": {"message": "no", "code": status}}, status=status, head=head)
         return
     state["running"] += 1
+    state["last_prompt"] = body.get("prompt")
     try:
         if body.get("stream"):
             await stream(body, how, reader, writer)

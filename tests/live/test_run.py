@@ -5,6 +5,7 @@ import math
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -175,6 +176,8 @@ def test_shared_prefix_blocks_are_shared_words(server, service) -> None:
         )
         for row, blocks in enumerate([(7, 8), (7, 9), (5, 9)])
     )  # fmt: skip
+    salted = Vocabulary(texts=words.texts, ids=words.ids, salt=1)
+    assert (salted.words(first) != words.words(first)).any()
     one, two, three = (words.words(request) for request in (first, second, third))
     assert len(one) == 40
     assert (one[:16] == two[:16]).all()
@@ -205,6 +208,25 @@ def test_the_command_keeps_a_partial_run_at_an_interrupt(server, tmp_path) -> No
     assert found["client"]["partial"]
     assert 5 <= found["outcomes"]["succeeded"] < 200
     assert (tmp_path / "out" / "exchanges.parquet").is_file()
+
+
+def test_users_of_a_closed_loop_stop_at_an_interrupt(server, service) -> None:
+    shape = {"kind": "closed", "users": 3, "think": {"kind": "fixed", "seconds": 0.05}}
+    scenario = service(traffic={"duration_s": 30.0, "shape": shape})
+    interrupt = threading.Timer(1.5, signal.raise_signal, (signal.SIGINT,))
+    interrupt.start()
+    result = cp.measure(scenario, server.target(ttft_s=0.2))
+    assert result.client.partial
+    assert result.duration_s < 5.0
+    assert (result.requests["outcome"] == "succeeded").all()
+
+
+def test_each_run_sends_prompts_of_its_own(server, service) -> None:
+    sent = []
+    for _ in range(2):
+        cp.measure(service(rate_rps=5), server.target())
+        sent.append(server.state()["last_prompt"])
+    assert sent[0] != sent[1]
 
 
 @pytest.mark.parametrize(
