@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from capplan.slo import judge
 from capplan.stages.run_load import loads_of, step
 from capplan.stages.stage_kinds import baseline, burst
 from capplan.statistics import share_interval
+from capplan.traffic.closed import is_closed
 from capplan.traffic.replay import at_load, busiest, rate_rps
 from capplan.verdict import Outcome, worst
 
@@ -59,8 +61,8 @@ class BatchChoice(Displayed):
     """With the chosen point as its own (``picked``)."""
     headroom: pd.DataFrame
     """One row for each point inside the budget: the fields, ``as_is``, ``holds_to`` (times the
-    grid's load), ``load_rps`` (that load), ``next_good_fraction`` (of the load above); the best
-    first."""
+    grid's load), ``load_rps`` (that load), ``next_good_fraction`` (of the load above), all NaN in a
+    closed loop; the best first."""
     checks: tuple[Check, ...]
 
     @property
@@ -89,14 +91,20 @@ class BatchChoice(Displayed):
         now = "The scenario's own window is not inside the budget at this load."
         if best["as_is"]:
             now = "It is the scenario's own."
+        elif not own.empty and is_closed(self.study.trace):
+            now = f"The scenario's own, {self._words(own.iloc[0])}, is inside it too."
         elif not own.empty:
             now = f"The scenario's own, {self._words(own.iloc[0])}, holds up to "
             now += f"{format_value(float(own.iloc[0]['load_rps']), '_rps')}."
         runs = listed(f"{c.stage}: {c.outcome}" for c in self.checks)
+        points = counted(len(self.headroom), "point")
+        why = f"holds up to {format_value(float(best['load_rps']), '_rps')}, the most of {points}"
+        if is_closed(self.study.trace):
+            why = f"stays furthest below its promises of {points}"
+            now += " How much more it holds is unknown: users who wait for answers send no faster."
         return (
             f"**Chosen for `{self.study.pool.name}`: {self._words(best)}** ({self.outcome}), which "
-            f"holds up to {format_value(float(best['load_rps']), '_rps')}, the most of "
-            f"{counted(len(self.headroom), 'point')} inside the budget. {now} Run through {runs}."
+            f"{why} inside the budget. {now} Run through {runs}."
         )
 
     def table(self) -> pd.DataFrame:
@@ -136,7 +144,8 @@ def choose_batching(
     until each breaks a promise; what breaks last is chosen, of several the one with most good
     requests at the load above, and the scenario's own if no other is surely better. It then runs
     through the baseline, the planned peak and the bursts of the whole scenario, which decide the
-    outcome for the pool's classes.
+    outcome for the pool's classes. In a closed loop faster arrivals load no more, so the headroom
+    is unknown there, and the point furthest below its promises is chosen.
 
     Parameters
     ----------
@@ -163,6 +172,10 @@ def _headroom(study: PoolStudy, grid: SweepResult) -> pd.DataFrame:
     found = inside[[*study.fields, "as_is", "latency_of_promise"]].assign(
         holds_to=1.0, next_good_fraction=float("nan")
     )
+    if is_closed(study.trace):
+        found = found.sort_values("latency_of_promise", kind="stable")
+        unknown = {"holds_to": math.nan, "load_rps": math.nan}
+        return found.drop(columns="latency_of_promise").assign(**unknown)
     alive, factor = list(found.index), RISE
     part = busiest(study.trace, REQUESTS)
     with work("headroom", total=MOST_RISES) as under_way:

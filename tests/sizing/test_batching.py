@@ -107,3 +107,16 @@ def test_without_a_window_inside_the_budget_nothing_is_chosen():
     assert choice.point is None
     assert choice.outcome == "fail"
     assert choice.to_json()["fields"] == {"max_batch_size": None, "max_queue_delay_s": None}
+
+
+def test_the_headroom_of_a_closed_loop_is_unknown():
+    """Users wait for their answers: faster arrivals load the service no more."""
+    think = {"kind": "exponential", "mean_s": 2.0}
+    users = {"kind": "closed", "users": 4, "think": think}
+    scenario = service(**{"traffic.shape": users, "traffic.duration_s": 600.0, "requests": None})
+    grid, choice = chosen(scenario, {SIZE: [1, 8], DELAY: [0.0]})
+    assert len(grid.points) == 2
+    assert choice.point is not None
+    assert choice.headroom[["holds_to", "load_rps", "next_good_fraction"]].isna().all(axis=None)
+    assert [check.stage for check in choice.checks] == ["baseline"]
+    assert "unknown" in choice.summary()
